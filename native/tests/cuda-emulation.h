@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -33,7 +34,7 @@ static emulated_place threadIdx;
 static emulated_place blockIdx;
 
 class emulated_block {
-    static constexpr size_t STACK_SIZE = 128 << 10;
+    static constexpr size_t STACK_SIZE = 32 << 10;
     static constexpr int    N_LANES    = 32;
 
     struct barrier {
@@ -55,6 +56,8 @@ class emulated_block {
         const barrier * waits_for  = nullptr;
         int             generation = 0;        // of that barrier
 
+        int n_shown = 0;                       // how often it has shown words
+
         std::vector<std::vector<copy>> copies; // committed, the oldest first
         std::vector<copy>              begun;
     };
@@ -63,7 +66,7 @@ class emulated_block {
     std::vector<barrier>  warps;
     barrier               all;
     barrier               teams[16];
-    std::vector<uint32_t> passed; // what threads show to the others of their warp
+    std::vector<uint32_t> shown[2]; // what threads show to the others of their warp, by turns: one may be a turn ahead
     ucontext_t            scheduler;
     void *                scheduler_fake_stack = nullptr;
     const void *          scheduler_bottom     = nullptr;
@@ -125,12 +128,18 @@ class emulated_block {
     }
 
   public:
+    static constexpr int N_SHOWN = 6; // words at most
+
     static inline emulated_block * current = nullptr;
 
     std::vector<char> shared; // starts at a multiple of 16
 
     emulated_block(int n_threads, size_t shared_size) :
-        fibers(n_threads), warps(n_threads / N_LANES), passed(n_threads), shared(shared_size) {}
+        fibers(n_threads), warps(n_threads / N_LANES), shared(shared_size) {
+        for (auto & words : shown) {
+            words.resize(n_threads * N_SHOWN);
+        }
+    }
 
     void run(std::function<void()> what) {
         kernel  = std::move(what);
@@ -185,33 +194,24 @@ class emulated_block {
         }
     }
 
-    // what another lane of the warp shows
-    uint32_t exchange(uint32_t value, unsigned lane_mask) {
-        passed[threadIdx.x] = value;
+    // the words that each lane of the warp shows, at multiples of N_SHOWN, until its threads show others
+    const uint32_t * show(std::initializer_list<uint32_t> words) {
+        auto & by_thread = shown[fibers[threadIdx.x].n_shown++ % 2];
+        std::copy(words.begin(), words.end(), by_thread.begin() + threadIdx.x * N_SHOWN);
         sync_warp();
-        const uint32_t res = passed[threadIdx.x ^ lane_mask];
-        sync_warp();
-        return res;
+        return by_thread.data() + threadIdx.x / N_LANES * N_LANES * N_SHOWN;
     }
 
-    // what all lanes of the warp show
-    std::vector<uint32_t> all_of_warp(uint32_t value) {
-        passed[threadIdx.x] = value;
-        sync_warp();
-        const auto                  first = passed.begin() + threadIdx.x / N_LANES * N_LANES;
-        const std::vector<uint32_t> res(first, first + N_LANES);
-        sync_warp();
-        return res;
+    uint32_t exchange(uint32_t value, unsigned lane_mask) {
+        return show({ value })[(threadIdx.x % N_LANES ^ lane_mask) * N_SHOWN];
     }
 
     unsigned ballot(bool value) {
-        passed[threadIdx.x] = value;
-        sync_warp();
-        unsigned res = 0;
+        const uint32_t * values = show({ value });
+        unsigned         res    = 0;
         for (int i = 0; i < N_LANES; ++i) {
-            res |= passed[threadIdx.x / N_LANES * N_LANES + i] << i;
+            res |= values[i * N_SHOWN] << i;
         }
-        sync_warp();
         return res;
     }
 };
@@ -338,42 +338,43 @@ inline void more_rows_sync_team(int team) {
     emulated_block::current->sync_team(team, 128);
 }
 
-// a: words of the lane's matrix row and of the one 8 below; b: words of its column. Adds to the sums of rows and columns.
-template <int N_WORDS> void emulated_multiply(const int (&a)[2][N_WORDS], const int (&b)[N_WORDS], int (&sums)[4]) {
-    const int lane = (int) threadIdx.x % 32;
-    for (int k = 0; k < N_WORDS; ++k) {
-        const std::vector<uint32_t> rows[2] = { emulated_block::current->all_of_warp((uint32_t) a[0][k]),
-                                                emulated_block::current->all_of_warp((uint32_t) a[1][k]) };
-        const std::vector<uint32_t> columns = emulated_block::current->all_of_warp((uint32_t) b[k]);
-        for (int i = 0; i < 4; ++i) {
-            for (int t = 0; t < 4; ++t) {
-                sums[i] = ggml_cuda_dp4a((int) rows[i / 2][lane / 4 * 4 + t],
-                                         (int) columns[(lane % 4 * 2 + i % 2) * 4 + t], sums[i]);
-            }
+// Of each lane's words at `a` those of its matrix row, at `b` those of the row 8 below, at `column` those of its column:
+// adds to the sums of rows and columns.
+static void emulated_multiply(const uint32_t * shown, int a, int b, int column, int (&sums)[4]) {
+    const int  lane = (int) threadIdx.x % 32;
+    const auto word = [&](int of, int at) {
+        return (int) shown[of * emulated_block::N_SHOWN + at];
+    };
+    for (int i = 0; i < 4; ++i) {
+        for (int t = 0; t < 4; ++t) {
+            sums[i] = ggml_cuda_dp4a(word(lane / 4 * 4 + t, i / 2 ? b : a),
+                                     word((lane % 4 * 2 + i % 2) * 4 + t, column), sums[i]);
         }
     }
 }
 
 inline void more_rows_load_matrices(int (&to)[4], const char * row) {
     const int lane = (int) threadIdx.x % 32;
-    for (int t = 0; t < 4; ++t) {
-        uint32_t word;
-        std::memcpy(&word, row + 4 * t, sizeof(word));
-        const auto all = emulated_block::current->all_of_warp(word);
-        for (int i = 0; i < 4 && t == lane % 4; ++i) {
-            to[i] = (int) all[8 * i + lane / 4];
-        }
+    uint32_t  words[4];
+    std::memcpy(words, row, sizeof(words));
+    const uint32_t * shown = emulated_block::current->show({ words[0], words[1], words[2], words[3] });
+    for (int i = 0; i < 4; ++i) {
+        to[i] = (int) shown[(8 * i + lane / 4) * emulated_block::N_SHOWN + lane % 4];
     }
 }
 
 inline more_rows_tile more_rows_multiply_16(int a0, int a1, int b) {
     more_rows_tile d = { { MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN } };
-    emulated_multiply<1>({ { a0 }, { a1 } }, { b }, d.of);
+    emulated_multiply(emulated_block::current->show({ (uint32_t) a0, (uint32_t) a1, (uint32_t) b }), 0, 1, 2, d.of);
     return d;
 }
 
 inline more_rows_tile more_rows_multiply_32(const int (&a)[4], const int (&b)[2]) {
     more_rows_tile d = { { MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN } };
-    emulated_multiply<2>({ { a[0], a[2] }, { a[1], a[3] } }, b, d.of);
+
+    const uint32_t * shown = emulated_block::current->show(
+        { (uint32_t) a[0], (uint32_t) a[1], (uint32_t) a[2], (uint32_t) a[3], (uint32_t) b[0], (uint32_t) b[1] });
+    emulated_multiply(shown, 0, 1, 4, d.of);
+    emulated_multiply(shown, 2, 3, 5, d.of);
     return d;
 }
