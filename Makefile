@@ -99,17 +99,16 @@ soak: install
 # The native tests under AddressSanitizer and UndefinedBehaviorSanitizer, with CUDA if pymtp is built with it; then
 # llama.cpp's own contexts, which must compute bit for bit what they compute in a build without the patches, with the
 # same options.
-IN_PARALLEL = --parallel $$(getconf _NPROCESSORS_ONLN)
 check-native: install
 	@PYTHONPATH=tests $(BIN)/python -m random_gguf build/tiny-models
 	@$(CONFIGURE) $$(grep -oE -e '-D(GGML_CUDA|CMAKE_CUDA_)[A-Z_]*=[^ ]*' build/cmake-args) \
 	    -S native/tests -B build/native-tests >build/native-tests.log
 	@$(BIN)/cmake --build build/native-tests
-	@$(BIN)/ctest --test-dir build/native-tests --output-on-failure $(IN_PARALLEL)
+	@$(BIN)/ctest --test-dir build/native-tests --output-on-failure
 	@$(CONFIGURE) $$(cat build/cmake-args) -DPYMTP_PATCHED_BUILD=$(abspath build/editable) \
 	    -S native/tests/unpatched -B build/unpatched >build/unpatched.log
 	@$(BIN)/cmake --build build/unpatched
-	@$(BIN)/ctest --test-dir build/unpatched --output-on-failure $(IN_PARALLEL)
+	@$(BIN)/ctest --test-dir build/unpatched --output-on-failure
 
 # The tests of the CPU backend on processors that this one is not: ARM with dotprod and i8mm, ARM with dotprod alone, and an
 # x86 one that ends with AVX2, as emulators of processes do: what a machine takes of AVX-512 only check-native runs, on one
