@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from pymtp.errors import InvalidParameter, PymtpError
 
-from . import batch, bench, chat, heads, inspect, rpc_server, run, serve
+from . import batch, bench, chat, doctor, heads, inspect, rpc_server, run, serve
 from .errors import DEBUG, CommandError, OutputClosed
 from .flags import OF_LLAMA_CPP
 from .help import SHORT, write_examples, write_options
@@ -232,6 +232,7 @@ app = _group(epilog=_EXAMPLES)
 for _module, _command in (
     *((run, run.run), (chat, chat.chat), (serve, serve.serve), (batch, batch.batch)),
     *((rpc_server, rpc_server.rpc_server), (inspect, inspect.inspect), (bench, bench.bench)),
+    (doctor, doctor.doctor),
 ):
     app.command(_command.__name__.replace("_", "-"), cls=PymtpCommand, epilog=_module.EXAMPLES)(_command)
 _heads = _group(name="heads", help="List, extract, attach, quantize and convert MTP heads.", epilog=heads.EXAMPLES)

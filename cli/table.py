@@ -413,8 +413,8 @@ TABLE: dict[str, list[Flag]] = {
                help="Show on stderr what is being measured, and each test when it is done.  [default: at a terminal]"),
         _chat("verbose", "--verbose", help="Show llama.cpp's log and the engine's counters on stderr."),
         _bench("verbose", "--verbose", help="Show llama.cpp's log on stderr."),
-        _flag("debug", "--debug", on=f"{_PLACING} rpc-server list {_HEADS}", is_eager=True, callback=remember_debug,
-              help="Show tracebacks of errors."),
+        _flag("debug", "--debug", is_eager=True, callback=remember_debug,
+              on=f"{_PLACING} rpc-server doctor list {_HEADS}", help="Show tracebacks of errors."),
     ],
 }
 

@@ -61,6 +61,11 @@ def find_devices(names: Sequence[str] | None, remote: Sequence[Any] = ()) -> lis
     return [by_name[name] for name in names]
 
 
+def cpu_features() -> str:
+    """What llama.cpp's backends were built with: NAME = 1 for each, of the CPU its instructions."""
+    return _text(lib.llama_print_system_info()).strip(" |")
+
+
 def host_device() -> Any:
     return next(each for each in _natives() if _kind(each) == "CPU")
 

@@ -1,0 +1,189 @@
+// What a device computes in the passes of a session, beside the same sums in doubles. Knows single operations, no model.
+
+#include "ggml-backend.h"
+#include "ggml-cpp.h"
+#include "guard.h"
+#include "mtp-graph-edit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+namespace {
+
+using floats = std::vector<float>;
+
+constexpr int64_t N_VALUES = 1024; // of a row
+constexpr int64_t N_OUT    = 96;
+constexpr int64_t N_HEAD   = 64;   // values of a head of attention
+constexpr int64_t N_HEADS  = 8;
+constexpr int64_t N_GROUPS = 2;    // heads of keys and values
+constexpr int64_t N_CELLS  = 320;
+
+floats random_values(size_t n) {
+    std::mt19937                          rng(n);
+    std::uniform_real_distribution<float> value(-1.0f, 1.0f);
+    floats                                res(n);
+    std::generate(res.begin(), res.end(), [&] { return value(rng); });
+    return res;
+}
+
+// Values as a type keeps them, and what these are.
+struct stored {
+    stored(ggml_type type, int64_t n_rows, int64_t n_per_row) {
+        const pymtp_catch_asserts catching; // of a type that cannot be quantized, or only with more
+        data.resize(n_rows * ggml_row_size(type, n_per_row));
+        values = random_values(n_rows * n_per_row);
+        ggml_quantize_chunk(type, values.data(), data.data(), 0, n_rows, n_per_row, nullptr);
+        if (type != GGML_TYPE_F32) {
+            ggml_get_type_traits(type)->to_float(data.data(), values.data(), values.size());
+        }
+    }
+
+    std::vector<uint8_t> data;
+    floats               values;
+};
+
+// One operation with weights or caches of a type, on rows of which each has N_VALUES or N_HEADS * N_HEAD values.
+struct operation {
+    ggml_type type;
+    bool      is_attention;
+    int64_t   n_rows;
+    stored    first  = is_attention ? stored(type, N_CELLS * N_GROUPS, N_HEAD) : stored(type, N_OUT, N_VALUES);
+    stored    second = is_attention ? stored(type, N_CELLS * N_GROUPS, N_HEAD) : stored(type, 1, N_VALUES);
+    // products round activations to 8 bits: these are so already
+    floats    rows   = stored(is_attention ? GGML_TYPE_F32 : GGML_TYPE_Q8_0, n_rows, n_per_row()).values;
+
+    int64_t n_per_row() const { return is_attention ? N_HEADS * N_HEAD : N_VALUES; }
+
+    // of rows [begin, begin + n)
+    floats on(ggml_backend_dev_t device, int64_t begin, int64_t n) const {
+        ggml_backend_ptr backend(ggml_backend_dev_init(device, nullptr));
+        ggml_context_ptr weights(ggml_init({ 1 << 16, nullptr, true }));
+        ggml_context_ptr nodes(ggml_init({ 1 << 16, nullptr, true }));
+        if (!backend || !weights || !nodes) {
+            pymtp_refuse("the device cannot be used");
+        }
+        ggml_context * ctx   = nodes.get();
+        ggml_tensor *  input = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_per_row(), n);
+        ggml_tensor *  mask  = is_attention ? ggml_new_tensor_2d(ctx, GGML_TYPE_F16, N_CELLS, n) : nullptr;
+        ggml_tensor *  one;
+        ggml_tensor *  other = nullptr;
+        ggml_tensor *  out;
+        if (is_attention) {
+            one            = ggml_new_tensor_3d(weights.get(), type, N_HEAD, N_CELLS, N_GROUPS);
+            other          = ggml_new_tensor_3d(weights.get(), type, N_HEAD, N_CELLS, N_GROUPS);
+            auto * queries = ggml_permute(ctx, ggml_reshape_3d(ctx, input, N_HEAD, N_HEADS, n), 0, 2, 1, 3);
+            out            = ggml_flash_attn_ext(ctx, queries, one, other, mask, 1.0f, 0.0f, 0.0f);
+        } else {
+            one = ggml_new_tensor_2d(weights.get(), type, N_VALUES, N_OUT);
+            out = ggml_mul_mat(ctx, one, input);
+        }
+        if (!ggml_backend_dev_supports_op(device, out)) {
+            pymtp_refuse("the device does not compute that");
+        }
+        ggml_cgraph * graph = ggml_new_graph_custom(ctx, 16, false);
+        ggml_build_forward_expand(graph, out);
+        for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
+            ggml_graph_node(graph, i)->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+        }
+        ggml_backend_buffer_ptr weights_buffer(ggml_backend_alloc_ctx_tensors(weights.get(), backend.get()));
+        ggml_backend_buffer_ptr nodes_buffer(ggml_backend_alloc_ctx_tensors(ctx, backend.get()));
+        if (!weights_buffer || !nodes_buffer) {
+            throw std::bad_alloc();
+        }
+        ggml_backend_buffer_set_usage(weights_buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        ggml_backend_tensor_set(one, first.data.data(), 0, ggml_nbytes(one));
+        if (is_attention) {
+            ggml_backend_tensor_set(other, second.data.data(), 0, ggml_nbytes(other));
+            ggml_backend_tensor_memset(mask, 0, 0, ggml_nbytes(mask));
+        }
+        ggml_backend_tensor_set(input, rows.data() + begin * n_per_row(), 0, ggml_nbytes(input));
+        if (ggml_backend_graph_compute(backend.get(), graph) != GGML_STATUS_SUCCESS) {
+            pymtp_refuse("the device failed");
+        }
+        floats res(ggml_nelements(out));
+        ggml_backend_tensor_get(out, res.data(), 0, ggml_nbytes(out));
+        return res;
+    }
+
+    floats in_doubles() const { return is_attention ? attention() : product(); }
+
+  private:
+    floats product() const {
+        floats res;
+        for (int64_t row = 0; row < n_rows; ++row) {
+            for (int64_t i = 0; i < N_OUT; ++i) {
+                res.push_back(dot(&first.values[i * N_VALUES], &rows[row * N_VALUES], N_VALUES));
+            }
+        }
+        return res;
+    }
+
+    floats attention() const {
+        floats res;
+        for (int64_t i = 0; i < n_rows * N_HEADS; ++i) {
+            const int64_t group = i % N_HEADS / (N_HEADS / N_GROUPS) * N_CELLS;
+            double        sum   = 0.0;
+
+            std::vector<double> sums(N_HEAD);
+            for (int64_t cell = group; cell < group + N_CELLS; ++cell) {
+                const double weight = std::exp(dot(&first.values[cell * N_HEAD], &rows[i * N_HEAD], N_HEAD));
+                sum += weight;
+                for (int64_t k = 0; k < N_HEAD; ++k) {
+                    sums[k] += weight * second.values[cell * N_HEAD + k];
+                }
+            }
+            for (const double x : sums) {
+                res.push_back(x / sum);
+            }
+        }
+        return res;
+    }
+
+    static double dot(const float * a, const float * b, int64_t n) {
+        double sum = 0.0;
+        for (int64_t i = 0; i < n; ++i) {
+            sum += (double) a[i] * b[i];
+        }
+        return sum;
+    }
+};
+
+// the largest difference, of the largest value
+double difference(const floats & seen, const floats & expected) {
+    double res   = 0.0;
+    double scale = 0.0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+        const double error = std::fabs((double) seen[i] - expected[i]);
+        res                = std::isfinite(error) ? std::max(res, error) : INFINITY;
+        scale              = std::max(scale, std::fabs((double) expected[i]));
+    }
+    return res / scale;
+}
+
+} // namespace
+
+int32_t pymtp_check_operation(ggml_backend_dev_t device, int32_t type, int32_t is_attention, int32_t n_rows,
+                              double * error, double * company) {
+    return pymtp_guard([&]() -> int32_t {
+        pymtp_need(device, "the device");
+        if (type < 0 || type >= GGML_TYPE_COUNT || n_rows < 1 || n_rows > (int32_t) MTP_SINGLE_ROWS_MAX) {
+            pymtp_refuse("1 to %d rows of one of ggml's types are possible", MTP_SINGLE_ROWS_MAX);
+        }
+        if ((is_attention ? N_HEAD : N_VALUES) % ggml_blck_size((ggml_type) type) != 0) {
+            pymtp_refuse("no whole number of blocks fits a row");
+        }
+        const operation of{ (ggml_type) type, is_attention != 0, n_rows };
+        const floats    together = of.on(device, 0, n_rows);
+        floats          alone;
+        for (int64_t row = 0; row < n_rows; ++row) {
+            const floats res = of.on(device, row, 1);
+            alone.insert(alone.end(), res.begin(), res.end());
+        }
+        pymtp_need(error, "the error")        = difference(together, of.in_doubles());
+        pymtp_need(company, "the difference") = difference(together, alone);
+        return PYMTP_OK;
+    });
+}

@@ -1,0 +1,48 @@
+"""Checks what devices compute in the passes of a session: products and attention, beside the same sums in doubles."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pymtp.binding.library import ffi, lib
+from pymtp.binding.status import check
+from pymtp.errors import PymtpError
+
+_WEIGHTS = ("F16", "BF16", "Q8_0", "Q5_0", "Q4_0", "IQ4_NL", "MXFP4", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
+_CACHES = ("F16", "Q8_0", "Q4_0")
+_ROWS = (1, 2, 3, 4, 6, 8, 16)
+_PRODUCT_ERROR, _ATTENTION_ERROR = 0.01, 0.05  # rounding to 8 bits makes up to 0.002 and 0.02
+
+
+class Operation(NamedTuple):
+    """A product with a matrix of a type, or attention to a cache of it, as one device computes it."""
+
+    name: str
+    error: float
+    """The largest difference to exact sums, of the largest value."""
+    company: float
+    """The largest difference between rows alone and together, likewise."""
+    is_right: bool
+
+
+def check_operations(device: Any) -> list[Operation]:
+    """Compute each operation that a device has, for 1 to 16 rows. `device`: llama.cpp's handle."""
+    from gguf import GGMLQuantizationType
+
+    found = []
+    for kind, types in (("product", _WEIGHTS), ("attention", _CACHES)):
+        for name in types:
+            try:
+                figures = [_differences(device, GGMLQuantizationType[name], kind == "attention", n) for n in _ROWS]
+            except PymtpError:
+                continue  # not on this device
+            error, company = (max(each) for each in zip(*figures, strict=True))
+            limit = _ATTENTION_ERROR if kind == "attention" else _PRODUCT_ERROR
+            found.append(Operation(f"{name} {kind}", error, company, error <= limit))
+    return found
+
+
+def _differences(device: Any, ggml_type: int, is_attention: bool, n_rows: int) -> tuple[float, float]:
+    error, company = ffi.new("double *"), ffi.new("double *")
+    check(lib.pymtp_check_operation(device, ggml_type, is_attention, n_rows, error, company))
+    return error[0], company[0]
