@@ -92,6 +92,7 @@ def _settings(own: Values, params: GenerationParams, chat_flags: ChatFlags, keys
         "chat_template": chat_flags.template,
         "template_kwargs": chat_flags.kwargs,
         "cache_bytes": own.cache_mib << 20,
+        "cache_disk_bytes": own.cache_disk_mib << 20,
         "is_verbose": own.verbose,
     }
     return ServerSettings(**own_settings)

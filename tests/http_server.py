@@ -78,7 +78,7 @@ def running(load: Callable[[], Model], settings: ServerSettings | None = None) -
     client = Client(listener.getsockname()[1], app)
     thread.start()
     try:
-        _await(lambda: app.state.served.phase != "loading" and server.started)
+        wait_until(lambda: app.state.served.phase != "loading" and server.started)
         yield client
     finally:
         server.should_exit = True
@@ -92,7 +92,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _await(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the server did not start"

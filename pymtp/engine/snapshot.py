@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pymtp.binding.library import abi_id, ffi, lib
 from pymtp.binding.status import check, error_message
@@ -19,6 +20,10 @@ from pymtp.errors import InvalidParameter, StateError
 from pymtp.text.files import read_record
 
 _MAGIC = b"pymtp-state "
+
+
+class DamagedState(StateError):
+    """Not all of the bytes are those that were saved."""
 
 
 ALL = -1
@@ -64,6 +69,14 @@ class Snapshots:
         """`restore` from a file."""
         self.restore(read(path))
 
+    def can_restore(self, head: bytes) -> bool:
+        """Whether a saved sequence that begins with these 4096 bytes is of this model and version."""
+        try:
+            _header(head, engine=abi_id(), model=self._state_id)
+        except StateError:
+            return False
+        return True
+
     def _one(self, sequence: int) -> int:
         if not 0 <= sequence < self.n_seq_max:
             raise InvalidParameter("sequence", f"between 0 and {self.n_seq_max - 1}", value=sequence)
@@ -95,8 +108,19 @@ def pack(payload: bytes | memoryview, *, engine: str, model: str) -> bytes:
 
 
 def unpack(data: bytes, *, engine: str, model: str) -> memoryview:
-    """The engine's bytes. Raises StateError if they are damaged, or of another version or model."""
-    head, newline, _ = data[:4096].partition(b"\n")
+    """The engine's bytes. Raises StateError if they are damaged (DamagedState), or of another version or model."""
+    head, saved = _header(data[:4096], engine=engine, model=model)
+    payload = memoryview(data)[len(head) + 1 :]
+    if len(payload) != saved["n_bytes"]:
+        raise DamagedState(f"the saved state is truncated: {len(payload)} of {saved['n_bytes']} bytes; save it again")
+    if hashlib.sha256(payload).hexdigest() != saved["sha256"]:
+        raise DamagedState("the saved state is damaged (its checksum differs); save it again")
+    return payload
+
+
+def _header(data: bytes, *, engine: str, model: str) -> tuple[bytes, dict[str, Any]]:
+    """The line before the engine's bytes, and what it says. Raises StateError for another version or model."""
+    head, newline, _ = data.partition(b"\n")
     if not head.startswith(_MAGIC) or not newline:
         raise StateError("this is not a saved state of pymtp; name a file that pymtp has saved")
     try:
@@ -108,12 +132,7 @@ def unpack(data: bytes, *, engine: str, model: str) -> memoryview:
         raise StateError(f"the state was saved by another version ({saved['engine']}, this is {engine}); save it again")
     if saved["model"] != model:
         raise StateError("the state was saved with another model; load the model that it belongs to")
-    payload = memoryview(data)[len(head) + 1 :]
-    if len(payload) != saved["n_bytes"]:
-        raise StateError(f"the saved state is truncated: {len(payload)} of {saved['n_bytes']} bytes; save it again")
-    if hashlib.sha256(payload).hexdigest() != saved["sha256"]:
-        raise StateError("the saved state is damaged (its checksum differs); save it again")
-    return payload
+    return head, saved
 
 
 def write(path: str | os.PathLike[str], data: bytes) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Literal, TypeVar
 
 from pymtp.errors import BackendError, PymtpError, RemoteError
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 
 REMOTE_RETRY_S = 1.0
+IDLE_S = 5.0
+"""After so long without a request, prompts are written to files."""
 
 
 class ServedModel:
@@ -48,6 +51,8 @@ class ServedModel:
         self._task: asyncio.Task[None] | None = None
         self._answer_s = 1.0  # how long answers take, smoothed
         self._decoding = asyncio.Lock()
+        self._idle: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
         self._n_decoding = 0  # requests whose images are decoded, or wait for that
 
     def start(self) -> None:
@@ -66,6 +71,7 @@ class ServedModel:
         self.phase = "stopping"
         if self._task:
             await asyncio.wait([self._task])
+        await self._write_prompts()
         await self._close_model()
 
     @property
@@ -153,6 +159,21 @@ class ServedModel:
             self._count(answer, error)
         if isinstance(error, BackendError):
             self._restart(error)
+        elif not self.answers and self.settings.cache_dir:
+            if self._idle:
+                self._idle.cancel()
+            self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._begin_to_write)
+
+    def _begin_to_write(self) -> None:
+        if not self.answers:
+            self._writing = asyncio.create_task(self._write_prompts())
+
+    async def _write_prompts(self) -> None:
+        """Have prompts survive the server."""
+        model = self._model
+        if model and self.settings.cache_dir:
+            with suppress(PymtpError):  # the model has failed, or is closed
+                await asyncio.to_thread(model.slots.write_files)
 
     def _count(self, answer: LiveAnswer, error: BaseException | None) -> None:
         counts, generation = self.counts, answer.generation
@@ -206,6 +227,8 @@ class ServedModel:
         assert self._model is not None
         if self.settings.cache_bytes:
             self._model.slots.keep_prefixes(self.settings.cache_bytes)
+        if self.settings.cache_dir:
+            self._model.slots.keep_files(self.settings.cache_dir, self.settings.cache_disk_bytes)
         if self.phase == "loading":
             self.phase, self.error = "ready", None
             log("model loaded", model=self._model.info.path.name, slots=self._model.session.n_seq_max)

@@ -68,6 +68,10 @@ class ServerSettings:
     """Whether a full context lets go of its oldest part; else the text ends."""
     cache_bytes: int = 8 << 30
     """Host memory for what slots held before."""
+    cache_dir: Path | None = None
+    """A folder that keeps prompts over restarts; None: they go with the server."""
+    cache_disk_bytes: int = 8 << 30
+    """Room for them there."""
     shares_cache: bool = False
     """Whether requests with different keys reuse one another's prompts, which times of answers show."""
     cors_origins: str = "*"

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from pymtp.drafting.params import StrPath
 from pymtp.engine.session import Session
 from pymtp.errors import InvalidParameter
 from pymtp.loading.adapters import LoraAdapter
@@ -17,6 +19,7 @@ from pymtp.serving.adapters import Adapters
 from pymtp.serving.admission import Admission
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.params import GenerationParams, with_options
+from pymtp.serving.prefix_files import PrefixFiles
 
 
 class ModelSlots:
@@ -53,11 +56,33 @@ class ModelSlots:
             raise InvalidParameter("n_bytes", "a number of bytes, 0 or more", value=n_bytes)
         self._loop.call(lambda: self._admission.slots.cache.limit(n_bytes))
 
+    def keep_files(self, folder: StrPath, n_bytes: int) -> None:
+        """Find prefixes in a folder, too, where `write_files` puts them, up to `n_bytes` together.
+
+        Several processes and models may share it. Raises InvalidParameter if it cannot be written.
+        """
+        files = PrefixFiles(Path(folder), n_bytes, self._session.can_restore)
+        self._loop.call(lambda: self._admission.slots.cache.use(files))
+
+    def write_files(self) -> None:
+        """Write what slots and memory hold of texts that have ended, and the folder of `keep_files` does not have yet.
+
+        Texts go on meanwhile. Nothing is said of what cannot be written: it is computed again one day.
+        """
+        slots = self._admission.slots
+        if (files := slots.cache.files) is None:
+            return
+        unwritten = self._loop.call(slots.unwritten)
+        for saved in unwritten:
+            if saved.data is not None:
+                saved.path = files.write(saved.tokens, saved.scope, saved.data)
+        self._loop.call(lambda: slots.cache.adopt(unwritten))
+
     def n_cells_used(self) -> int:
         """Positions of the cache that are taken, of `session.n_cells`."""
         return self._loop.call(lambda: self._admission.n_cells_used)
 
-    def save_file(self, path: str | os.PathLike[str]) -> None:
+    def save_file(self, path: StrPath) -> None:
         """Save all sequences in the cache to a file, heads included. Raises StateError if it cannot be written."""
         self._loop.call(lambda: self._session.save_file(path))
 

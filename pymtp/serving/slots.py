@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pymtp.engine.session import Session
+from pymtp.engine.snapshot import DamagedState
 from pymtp.errors import InvalidParameter, PymtpError, StateError
-from pymtp.serving.prefix_cache import PrefixCache, n_common
+from pymtp.serving.prefix_cache import PrefixCache, Saved, n_common
 
 
 class Kept(NamedTuple):
@@ -83,7 +84,7 @@ class Slots:
         n = kept.n_common(tokens, scope)
         if n < len(kept.tokens):
             self._save(slot, kept)
-        if scope is not None and (found := self.cache.find(tokens, scope)) and found[0] > n:
+        if scope is not None and (found := self.cache.find(tokens, scope, n)):
             n = self._restore(slot, *found)
         # the last token of a prompt is decoded in any case, for its logits
         n = min(n, len(tokens) - 1)
@@ -147,6 +148,15 @@ class Slots:
         if not self.is_free(slot):
             raise StateError(f"slot {slot} is in use: wait for its text, or close it")
 
+    def unwritten(self) -> list[Saved]:
+        """What free slots and memory hold, and no file has."""
+        held = [
+            Saved(*kept, self._session.save_sequence(slot))
+            for slot, kept in self._kept.items()
+            if not self.cache.covers(*kept)
+        ]
+        return self.cache.unwritten() + held
+
     def _save(self, slot: int, kept: Kept) -> None:
         """Keep in host memory what the slot holds."""
         if self.cache.is_on and not self.cache.covers(*kept):
@@ -155,6 +165,9 @@ class Slots:
     def _restore(self, slot: int, n: int, data: bytes) -> int:
         try:
             self._session.restore_sequence(slot, data)
+        except DamagedState:
+            self.cache.drop_last()
+            return 0
         except StateError:  # there is no room for it
             return 0
         return n

@@ -1,0 +1,153 @@
+"""Prompts that survive a restart: in files, found by prefix, bounded, checked, and apart for each key."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from http_server import running, wait_until
+from pymtp import Generation, GenerationParams, InvalidParameter, Model
+from pymtp.server import served_model
+from pymtp.server.settings import ServerSettings
+
+pytestmark = pytest.mark.model
+
+LONG = "Once there was a miller who had three sons, a mill, a donkey and a cat. " * 6
+OPTIONS: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "ignore_eos": True, "cache_prompt": True}
+ROOM = 64 << 20
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[..., Model]:
+    def load(n_bytes: int = ROOM, **options: Any) -> Model:
+        model = Model(**{"n_ctx": 512, "n_threads": 1, "n_seq_max": 2, "draft_max": 3} | options)
+        model.slots.keep_files(tmp_path, n_bytes)
+        return model
+
+    return load
+
+
+def answer(model: Model, prompt: str, **options: Any) -> tuple[str, Generation]:
+    generation = model.generate(prompt, **OPTIONS | options)
+    return "".join(generation), generation
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.prefix"), key=lambda path: path.stat().st_mtime_ns)
+
+
+def test_a_prompt_is_found_after_a_restart_with_its_heads(load: Callable[..., Model], tmp_path: Path) -> None:
+    with load() as model:
+        text, first = answer(model, LONG)
+        model.slots.write_files()
+        model.slots.write_files()
+    (path,) = files(tmp_path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with load() as model:
+        again_text, again = answer(model, LONG)
+        assert (again_text, again.n_cached) == (text, again.n_prompt - 1)
+        assert again.stats.accepted == first.stats.accepted > 0
+        _, more = answer(model, f"{LONG}And then")
+        assert more.n_cached > 0.9 * more.n_prompt
+
+
+def test_what_begins_like_a_longer_one_needs_no_file(load: Callable[..., Model], tmp_path: Path) -> None:
+    with load() as model:
+        text, _ = answer(model, LONG)
+        model.slots.write_files()
+        answer(model, LONG + text)
+        model.slots.write_files()
+        assert len(files(tmp_path)) == 1
+        answer(model, "short")
+        model.slots.write_files()
+        assert len(files(tmp_path)) == 1
+
+
+def test_texts_of_another_key_do_not_find_it(load: Callable[..., Model]) -> None:
+    with load() as model:
+        answer(model, LONG, cache_scope="one")
+        model.slots.write_files()
+    with load() as model:
+        assert answer(model, LONG, cache_scope="two")[1].n_cached == 0
+        assert answer(model, LONG, cache_scope="one")[1].n_cached > 0
+
+
+def test_the_folder_is_bounded_and_the_oldest_goes_first(load: Callable[..., Model], tmp_path: Path) -> None:
+    with load() as model:
+        answer(model, f"0 {LONG}")
+        model.slots.write_files()
+    n_bytes = files(tmp_path)[0].stat().st_size
+    with load(int(2.5 * n_bytes)) as model:
+        for i in (1, 2):
+            answer(model, f"{i} {LONG}")
+            model.slots.write_files()
+        assert len(files(tmp_path)) == 2
+        model.slots.empty()
+        assert answer(model, f"0 {LONG}")[1].n_cached < 10
+        assert answer(model, f"1 {LONG}")[1].n_cached > 10
+    with load(n_bytes // 2) as model:
+        answer(model, f"3 {LONG}")
+        model.slots.write_files()  # longer than the room: it is not written, and nothing is dropped for it
+        assert len(files(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "other"])
+def test_what_cannot_be_used_is_computed_again(load: Callable[..., Model], tmp_path: Path, damage: str) -> None:
+    with load() as model:
+        text, _ = answer(model, LONG)
+        model.slots.write_files()
+    (path,) = files(tmp_path)
+    data = path.read_bytes()
+    if damage == "cut":
+        path.write_bytes(data[:-100])
+    elif damage == "flipped":
+        path.write_bytes(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])
+    elif damage == "other":
+        path.with_name("0.prefix").write_bytes(data.replace(b'"model": "', b'"model": "x', 1))
+        path.unlink()
+    with load() as model:
+        if damage == "gone":
+            path.unlink()
+        again_text, again = answer(model, LONG)
+        assert (again_text, again.n_cached) == (text, 0)
+        model.slots.write_files()
+        assert len(files(tmp_path)) == (2 if damage == "other" else 1)
+    with load() as model:
+        assert answer(model, LONG)[1].n_cached > 0
+
+
+def test_a_server_finds_its_prompts_again(tmp_path: Path) -> None:
+    def load() -> Model:
+        return Model(n_ctx=512, n_threads=1, n_seq_max=2)
+
+    settings = ServerSettings(params=GenerationParams(cache_prompt=True), cache_dir=tmp_path)
+    body = {"prompt": LONG, "n_predict": 8, "temperature": 0}
+    for n in range(2):
+        with running(load, settings) as client:
+            timings = client.post("/completion", **body).json["timings"]
+        assert (timings["cache_n"] > 50) == bool(n)
+        assert len(files(tmp_path)) == 1
+
+
+def test_a_server_writes_prompts_when_nobody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_model, "IDLE_S", 0.01)
+    settings = ServerSettings(params=GenerationParams(cache_prompt=True), cache_dir=tmp_path)
+    with running(lambda: Model(n_ctx=512, n_threads=1), settings) as client:
+        client.post("/completion", prompt=LONG, n_predict=8)
+        wait_until(lambda: bool(files(tmp_path)))
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with Model(n_ctx=64, n_threads=1) as model:
+        for place in (tmp_path / "file", tmp_path / "file" / "below"):
+            with pytest.raises(InvalidParameter, match="cache_dir must be a folder that can be written"):
+                model.slots.keep_files(place, ROOM)
+        if os.path.isdir("/proc"):
+            with pytest.raises(InvalidParameter, match="cache_dir must be a folder"):
+                model.slots.keep_files("/proc/pymtp", ROOM)
