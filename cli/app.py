@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 import warnings
+from errno import ENOMEM
 from typing import Annotated, Any
 
 import typer
@@ -174,6 +175,11 @@ def _report(error: Exception) -> int:
         return _print_error(f"{_usage_text(error)} (see {_command_path(error)} --help)", 2)
     if isinstance(error, (CommandError, PymtpError)):
         return _print_error(str(error), 1)
+    is_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == ENOMEM)
+    if is_memory or "can't start new thread" in str(error):
+        return _print_error(
+            "the memory has run out, or more threads are not allowed; free some, or use a smaller -c", 1
+        )
     raise error
 
 

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -54,14 +55,19 @@ static constexpr bool CAN_CATCH = false;
 
 // message: "path/file.cpp:12: GGML_ASSERT(...) failed"
 static void on_abort(const char * message) {
+    const bool is_memory = strstr(message, "mem_buffer != NULL") || strstr(message, "galloc->") ||
+                           strstr(message, "failed to reserve memory");
     if (CAN_CATCH && g_n_catching > 0) {
+        if (is_memory) {
+            throw std::bad_alloc();
+        }
         const char * name = strrchr(message, '/');
         snprintf(g_failed, sizeof(g_failed), "%s", name ? name + 1 : message);
         throw std::runtime_error(g_failed);
     }
     if (g_exits) {
-        fprintf(stderr, "pymtp: llama.cpp gave up: %s; the model file may be damaged, or memory may have run out\n",
-                message);
+        fprintf(stderr, "pymtp: llama.cpp gave up: %s; %s\n", message,
+                is_memory ? "the memory has run out" : "the model file may be damaged, or memory may have run out");
         fflush(stderr);
         _Exit(1);
     }
