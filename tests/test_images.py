@@ -375,6 +375,20 @@ def test_a_draft_after_an_image_only_changes_the_speed(name: str, tmp_path: Path
     assert len(set(texts["none"])) == 2
 
 
+@pytest.mark.parametrize("n_more", [0, 1, 2, 3, 5])
+def test_drafts_change_nothing_where_an_image_leaves_little_room(attending: tuple[Path, Path], n_more: int) -> None:
+    with open_model(attending, draft="none") as model:
+        n_ctx = model.image_prompt(TEXT, [png(128, 96)]).n_cells + 1 + n_more
+    texts = {}
+    for draft_max in (0, 3):
+        options: Any = {"draft_max": draft_max} if draft_max else {"draft": "none"}
+        with pymtp.Model(attending[0], mmproj=attending[1], n_ctx=n_ctx, n_threads=1, **options) as model:
+            generation = model.generate(TEXT, images=[png(128, 96)], temperature=0, ignore_eos=True)
+            texts[draft_max] = "".join(generation), generation.tokens, generation.finish_reason
+    assert texts[0] == texts[3]
+    assert len(texts[0][1]) == n_more + 2 and texts[0][2] == "context"
+
+
 def test_the_cache_never_takes_one_image_for_another(attending: tuple[Path, Path]) -> None:
     """The same image is reused, another one is computed, at any place of the prompt."""
     images = [png(128, 96, seed=seed) for seed in range(3)]

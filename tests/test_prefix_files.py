@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,32 @@ def test_what_begins_like_a_longer_one_needs_no_file(load: Callable[..., Model],
         answer(model, "short")
         model.slots.write_files()
         assert len(files(tmp_path)) == 1
+
+
+SHARING = """
+import sys
+from pymtp import Model
+name, folder, n_bytes, long = sys.argv[1:]
+with Model(n_ctx=512, n_threads=1) as model:
+    model.slots.keep_files(folder, int(n_bytes))
+    for i in range(4):
+        text = f"{name} {i} {long}"
+        "".join(model.generate(text, temperature=0, max_tokens=2, cache_prompt=True))
+        model.slots.write_files()
+"""
+
+
+def test_processes_share_a_folder(load: Callable[..., Model], tmp_path: Path) -> None:
+    with load() as model:
+        text, _ = answer(model, LONG)
+        model.slots.write_files()
+    n_bytes = int(3.5 * files(tmp_path)[0].stat().st_size)
+    command = [sys.executable, "-c", SHARING]
+    running = [subprocess.Popen([*command, name, str(tmp_path), str(n_bytes), LONG]) for name in ("one", "two")]
+    assert [each.wait(timeout=60) for each in running] == [0, 0]
+    assert len(files(tmp_path)) == 3 == len(list(tmp_path.iterdir()))
+    with load(n_bytes) as model:
+        assert answer(model, f"two 3 {LONG}")[1].n_cached > 50 or answer(model, f"one 3 {LONG}")[1].n_cached > 50
 
 
 def test_texts_of_another_key_do_not_find_it(load: Callable[..., Model]) -> None:

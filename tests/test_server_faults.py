@@ -539,3 +539,35 @@ def test_saved_slots_cannot_leave_their_folder(tmp_path: Path) -> None:
             assert client.post(f"/slots/{slot}?action=erase").status in (400, 404), slot
     assert secret.read_bytes() == b"[1]\nsecret"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "secret", "slots"]
+
+
+def test_a_slot_that_finds_no_room_on_disk_leaves_what_was_there(tmp_path: Path) -> None:
+    settings = ServerSettings(params=GenerationParams(cache_prompt=True), slot_save_path=tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with running(load, settings) as client:
+        client.post("/completion", id_slot=0, **GREEDY)
+        assert client.post("/slots/0?action=save", filename="kept").status == 200
+        kept = (tmp_path / "kept").read_bytes()
+        client.post("/completion", id_slot=0, **GREEDY | {"n_predict": 60})
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (len(kept) // 2, limits[1]))
+            reply = client.post("/slots/0?action=save", filename="kept")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert reply.status == 400 and "cannot write" in reply.json["error"]["message"]
+        assert [path.name for path in tmp_path.iterdir()] == ["kept"] and (tmp_path / "kept").read_bytes() == kept
+        assert client.post("/slots/0?action=restore", filename="kept").status == 200
+
+
+@pytest.mark.parametrize("step_s", [-86400.0, 86400.0])
+def test_a_clock_that_jumps_changes_no_answer(server: Client, step_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = server.post("/completion", **GREEDY, deadline_ms=60000).json
+    clock, n_calls = time.time, iter(range(10**6))
+    monkeypatch.setattr(time, "time", lambda: clock() + step_s * next(n_calls))
+    found = server.post("/completion", **GREEDY, deadline_ms=60000).json
+    assert (found["content"], found["stop_type"]) == (expected["content"], expected["stop_type"])
+    streamed = server.post(
+        "/v1/chat/completions", messages=[{"role": "user", "content": "hi"}], stream=True, max_tokens=4
+    )
+    assert streamed.status == 200 and streamed.events[-1]["choices"][0]["finish_reason"] == "length"
+    assert server.get("/metrics").status in (200, 501) and server.get("/health").status == 200

@@ -68,6 +68,20 @@ def test_a_slot_is_restored_in_another_place_and_process(load: Callable[..., Mod
         assert finish(model.generate(OTHER, slot=0, **OPTIONS))
 
 
+def test_a_slot_is_restored_with_another_number_of_threads(load: Callable[..., Model]) -> None:
+    texts = []
+    for n_threads in (1, 2, 3):
+        with load(n_threads=n_threads) as model:
+            if n_threads == 1:
+                texts.append(finish(model.generate(FRANCE, slot=0, **OPTIONS)))
+                tokens, data = model.slots.save(0)
+            model.slots.restore(1, tokens, data)
+            again = model.generate(FRANCE, slot=1, **OPTIONS)
+            texts.append(finish(again))
+            assert again.n_cached == again.n_prompt - 1
+    assert len(set(texts)) == 1
+
+
 def test_a_slot_in_use_is_neither_saved_nor_erased(load: Callable[..., Model]) -> None:
     with load() as model, model.generate(FRANCE, slot=0, ignore_eos=True) as generation:
         next(generation)
