@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 OTHERS = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "native/patches/README.md", "bench/README.md"]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in OTHERS)]
 RESULTS = sorted((ROOT / "bench" / "results").glob("*.md"))
+FORMS = ["CODE_OF_CONDUCT.md", "release/RELEASING.md", ".github/PULL_REQUEST_TEMPLATE.md"]
+FORMS += [path.relative_to(ROOT).as_posix() for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")]
 GENERATED = {"api.md", "cli.md", "families.md", "llama-server.md"}
 MOST_WORDS = 24_000
 """Of pages that somebody wrote."""
@@ -40,6 +43,20 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_name_what_is_there(name: str) -> None:
+    """A form has no place of its own: its links lead to the repository's pages on GitHub."""
+    text = (ROOT / name).read_text("utf-8")
+    assert all((ROOT / path).is_file() for path in re.findall(r"/blob/main/([\w./-]+)", text))
+    assert all((ROOT / path).exists() for path in re.findall(r"`((?:docs|release|\.github)/[\w./-]+)`", text))
+    flags = set(re.findall(r"--[a-z][\w-]+", (ROOT / "docs" / "cli.md").read_text("utf-8")))
+    for command in re.findall(r"`(pymtp [^`]*)`", text):
+        assert {word for word in command.split() if word.startswith("--")} <= flags | {"--version"}, command
+    if name.endswith(".yml") and not name.endswith("config.yml"):
+        form = yaml.safe_load(text)
+        assert form["name"] and form["description"] and all(field["attributes"] for field in form["body"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
