@@ -6,6 +6,7 @@
 # make demo               write docs/demo.svg: a run in a terminal, accepted drafts in colour
 # make page               takes the pictures of the server's page in docs/images (needs Chromium)
 # make release VERSION=0.2.0  version, date and tag of a release; publishes nothing
+# make site               write build/site, the documentation as web pages; a dead link is an error
 # make families           runs every family of models, against PyTorch too, and writes docs/families.md
 # make fuzz TIME=600     random damage to all that is read, for so many seconds (docs/reliability.md)
 # make fuzz-native TIME=600  the same by libFuzzer: the C interface, the reader of states, templates (needs clang)
@@ -37,7 +38,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo page release families fuzz soak lint check check-change check-native check-threads check-anywhere docs patches-edit patches-rebase patches-drop-check patches-export install clean fuzz-native soak-address lock check-emulated build-times
+.PHONY: run test test-slow demo page site release families fuzz soak lint check check-change check-native check-threads check-anywhere docs patches-edit patches-rebase patches-drop-check patches-export install clean fuzz-native soak-address lock check-emulated build-times
 .DELETE_ON_ERROR:
 
 run: $(VENV)/installed
@@ -162,6 +163,7 @@ lock: install
 	@$(LOCK) pyproject.toml --extra dev --no-emit-package llama-cpp-python -o requirements/dev.txt
 	@$(LOCK) requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	@$(LOCK) pyproject.toml -c requirements/dev.txt -o requirements/run.txt
+	@printf "mkdocs-material>=9.7" | $(LOCK) - -c requirements/dev.txt -o requirements/site.txt
 	$(BIN)/python docs/write_sbom.py
 
 # All that a release changes, as one commit with its tag
@@ -177,6 +179,10 @@ demo: install
 
 page: install
 	PYMTP_SCREENSHOTS=docs/images $(BIN)/python -m pytest -q tests/test_server_page.py -k shows_drafts
+
+site: $(VENV)/tools
+	@$(PIP) install --require-hashes -r requirements/site.txt
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 build-times:
 	@$(PYTHON) native/build_times.py

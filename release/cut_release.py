@@ -114,7 +114,7 @@ def notes(root: Path) -> str:
     return absolute_links(section, "docs", f"{source_url(root)}/blob/v{version}") + "\n"
 
 
-def absolute_links(text: str, folder: str, base: str, kept: str = "\n") -> str:
+def absolute_links(text: str, folder: str, base: str, kept: str | tuple[str, ...] = "\n") -> str:
     """Markdown of a page in `folder`, whose links to files of the repository lead to `base`.
 
     Args:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
+import subprocess
+import sys
+import zipfile
 from datetime import date
 from pathlib import Path
 
 import pytest
 
 import cut_release
+import wheel_index
 
 ROOT = Path(__file__).resolve().parents[1]
 DAY = date(2027, 1, 31)
@@ -110,3 +115,34 @@ def test_no_other_file_says_where_the_repository_is() -> None:
     named = re.compile(rb"github\.com/(\w[\w-]*/pymtp)\b")
     found = {path.relative_to(ROOT).as_posix() for path in files if named.search(path.read_bytes())}
     assert found <= {"pyproject.toml"}
+
+
+def test_pip_finds_the_wheel_of_a_device_in_the_index(tmp_path: Path) -> None:
+    files, index = tmp_path / "files", tmp_path / "index"
+    files.mkdir()
+    releases = []
+    for version in ("0.2.0", "0.2.0+cu128", "0.3.0"):
+        name = f"pymtp_gguf-{version}-py3-none-any.whl"
+        about = f"Metadata-Version: 2.1\nName: pymtp-gguf\nVersion: {version}\n"
+        with zipfile.ZipFile(files / name, "w") as wheel:
+            wheel.writestr(f"pymtp_gguf-{version}.dist-info/METADATA", about)
+            wheel.writestr(f"pymtp_gguf-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\n")
+        digest = hashlib.sha256((files / name).read_bytes()).hexdigest()
+        asset = {"name": name, "browser_download_url": (files / name).as_uri(), "digest": f"sha256:{digest}"}
+        other = {"name": "SHA256SUMS", "browser_download_url": "", "digest": ""}
+        releases.append({"draft": version == "0.3.0", "assets": [asset, other]})
+    wheel_index.write_index(releases, index)
+
+    def download(device: str) -> list[str]:
+        fetched = tmp_path / device
+        pip = [sys.executable, "-m", "pip", "--isolated", "download", "--quiet", "--no-deps", "-d", str(fetched)]
+        url = (index / device).as_uri()
+        subprocess.run([*pip, "--index-url", url, "--no-cache-dir", "pymtp-gguf"], check=True)
+        return [path.name for path in fetched.iterdir()]
+
+    assert download("cu128") == ["pymtp_gguf-0.2.0+cu128-py3-none-any.whl"]
+    assert download("cpu") == ["pymtp_gguf-0.2.0-py3-none-any.whl"]
+    (files / "pymtp_gguf-0.2.0-py3-none-any.whl").write_bytes(b"another file")
+    shutil.rmtree(tmp_path / "cpu")
+    with pytest.raises(subprocess.CalledProcessError):
+        download("cpu")
