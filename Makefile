@@ -1,7 +1,7 @@
 # make run PROMPT="..."   install pymtp into .venv and run the embedded model on a prompt
 # make test               install what the tests need, too, and run the fast ones
 # make docs               write docs/cli.md and docs/llama-server.md from the commands, docs/api.md from the package,
-#                         docs/sbom.cdx.json from pins
+#                         docs/results.md from bench/community, docs/sbom.cdx.json from pins
 # make lock               write requirements/*.txt and docs/sbom.cdx.json: packages of the newest versions, with hashes
 # make demo               write docs/demo.svg: a run in a terminal, accepted drafts in colour
 # make page               takes the pictures of the server's page in docs/images (needs Chromium)
@@ -154,6 +154,7 @@ docs: install
 	$(BIN)/python docs/write_cli.py
 	$(BIN)/python docs/write_llama_server.py
 	$(BIN)/python docs/write_api.py
+	$(BIN)/python docs/write_results.py
 	$(BIN)/python docs/write_sbom.py
 
 # uv resolves for all versions of Python at once; what pip is configured with, UV_INDEX_URL and others say to it

@@ -55,6 +55,7 @@ def bench(own: Values) -> None:
     from pymtp.benchmark.experiment import make_arms
     from pymtp.benchmark.journal import Journal
     from pymtp.benchmark.plot import check_plot
+    from pymtp.benchmark.submit import check_folder
 
     if not own.debug:
         pymtp.exit_on_abort()
@@ -62,6 +63,8 @@ def bench(own: Values) -> None:
         pymtp.set_log_level("info")
     if own.plot:
         check_plot(own.plot)
+    if own.submit:
+        check_folder(own.submit)
     texts, variants = _texts(own), _variants(own)
     arms = make_arms(own.draft_max, own.temperature, own.accept, own.synthetic or [None])
     experiment = Experiment(variants, _tests(own), arms, own.n_repeat, warms_up=not own.no_warmup)
@@ -91,6 +94,8 @@ def _texts(own: Values) -> Any:
 
     if own.prompts and own.synthetic:
         raise typer.BadParameter("--synthetic makes its own prompts: leave out --prompts")
+    if own.synthetic and own.submit:
+        raise typer.BadParameter("with --synthetic nothing is a model's own: leave out --submit")
     if own.answers and (own.prompts or own.synthetic):
         raise typer.BadParameter("--answers has prompts of its own: leave out --prompts and --synthetic")
     if own.answers:
@@ -139,6 +144,7 @@ def _show(results: Results, output: Output, own: Values, earlier: Earlier | None
     from pymtp.benchmark.compare import comparison
     from pymtp.benchmark.formats import write
     from pymtp.benchmark.plot import draw
+    from pymtp.benchmark.submit import submit
 
     found = rows(results)
     if not found:
@@ -155,6 +161,8 @@ def _show(results: Results, output: Output, own: Values, earlier: Earlier | None
         output.write(f"\n{text}") if own.form == "md" else print_stderr(text.rstrip("\n"))
     if own.plot and not draw(own.plot, found):
         print_stderr(f"pymtp: {own.plot} not written: nothing was drafted, so there is nothing to plot")
+    if own.submit:
+        submit(own.submit, found)
 
 
 def _models(paths: list[str], hf_repo: str | None, offline: bool) -> list[Path]:

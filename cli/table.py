@@ -415,6 +415,7 @@ TABLE: dict[str, list[Flag]] = {
         _bench("wide", "--wide", help="With md: all columns in one table, wider than a screen."),
         _bench("plot", "--plot FILE.png|svg", Path, "Plot speed-up and acceptance rate by K and kind of text."),
         _bench("compare", "--compare FILE", Path, "Compare with an earlier run, written by -o json, jsonl or csv."),
+        _bench("submit", "--submit FILE", Path, "Write an anonymous record, for a speed report. Nothing is sent."),
         _bench("progress", "--progress/--no-progress", kind=bool | None,
                help="Show on stderr what is being measured, and each test when it is done.  [default: at a terminal]"),
         _chat("verbose", "--verbose", help="Show llama.cpp's log and the engine's counters on stderr."),

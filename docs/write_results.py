@@ -1,0 +1,103 @@
+"""Writes docs/results.md from the records in bench/community, which `pymtp bench --submit` writes.
+
+    python docs/write_results.py
+
+A record may have two keys more, from its speed report: `source`, where the model comes from, and `note`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from pymtp.benchmark.submit import MACHINE, MEASURED
+from pymtp.benchmark.tables import columns, markdown
+
+FILE = Path(__file__).with_name("results.md")
+RECORDS = FILE.parent.parent / "bench" / "community"
+
+HEAD = """# Results of users
+
+<!-- written by docs/write_results.py from bench/community: `make docs` -->
+
+What `pymtp bench --submit` wrote on machines of users. *plain*: tokens per second without drafts; *speed-up*: that of
+drafting by the draft length K, with 95 % intervals, losses in bold; *by position*: how often the first, second, ...
+draft was accepted, with the longest fixed K. To add a machine:
+
+```sh
+pymtp bench MODEL --draft-max 0-3,auto --submit record.json   # writes a file; sends nothing
+```
+
+and paste the file into an issue of the kind "Speed report". It has no user names, paths or texts.
+
+"""
+COLUMNS = columns("machine=machine", "model=model", "test=test", "plain=plain:.1f", "speed-up=gains", "by position=p")
+
+
+class BadRecord(Exception):
+    """A file that is no record, and why."""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A record whose keys are those of this version. Raises BadRecord."""
+    try:
+        record = json.loads(path.read_text("utf-8"))
+        keys = {"date", "system", "driver", "rows", *MACHINE}
+        if not keys <= set(record) <= keys | {"source", "note"} or any(
+            set(row) != {*MEASURED} for row in record["rows"]
+        ):
+            raise BadRecord(f"{path.name} has other keys than `pymtp bench --submit` writes")
+    except (ValueError, TypeError) as error:
+        raise BadRecord(f"{path.name} is no record: {error}") from error
+    if found := re.search(r"/(?:home|Users)/|\\\\|[|<>`]", json.dumps(record)):
+        raise BadRecord(f"{path.name} has {found[0]} in it, as a path or a page has")
+    return dict(record)
+
+
+def text() -> str:
+    """The whole of docs/results.md."""
+    cells = [line for path in sorted(RECORDS.glob("*.json")) for line in lines(read(path))]
+    return HEAD + markdown(COLUMNS, cells) + "\n"
+
+
+def lines(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """A line for each model and test of a record that generates tokens."""
+    threads = "" if record["gpu_info"] else f", {record['n_threads']} threads"
+    parts = [record["gpu_info"] or record["cpu_info"] + threads, record["system"], record["driver"], record["date"]]
+    machine = ", ".join(filter(None, [*parts, record.get("note", "")]))
+    shown = [row for row in record["rows"] if row["n_gen"]]
+    return [line(machine, record.get("source", ""), list(rows)) for _, rows in groupby(shown, same)]
+
+
+def same(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What rows of one line have in common."""
+    varied = MEASURED.index("draft_max")
+    return *(row[name] for name in MEASURED[:varied]), row["temperature"]
+
+
+def line(machine: str, source: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    first, last = rows[0], max(rows, key=lambda row: (row["draft_max"] != "auto", len(row["acceptance_per_position"])))
+    model = f"{source or first['model_filename']} ({first['model_type']}, sha256 {first['model_sha256'][:12]})"
+    test = f"pp{first['n_prompt']}+" * bool(first["n_prompt"]) + f"tg{first['n_gen']}"
+    test += f" @ d{first['n_depth']}" * bool(first["n_depth"]) + f", temp {first['temperature']:g}"
+    return {
+        "machine": machine,
+        "model": model,
+        "test": test,
+        "plain": next((row["avg_ts"] for row in rows if row["draft_max"] == 0), None),
+        "gains": ", ".join(gain(row) for row in rows if row["draft_max"]) or None,
+        "p": " ".join(f"{rate:.2f}" for rate in last["acceptance_per_position"]) or None,
+    }
+
+
+def gain(row: dict[str, Any]) -> str:
+    value = f"{row['speedup']:.2f} ({row['speedup_low']:.2f}-{row['speedup_high']:.2f})"
+    name = "auto" if row["draft_max"] == "auto" else f"K {row['draft_max']}"
+    return f"{name}: " + (f"**{value}**" if row["speedup"] < 1 else value)
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), encoding="utf-8")

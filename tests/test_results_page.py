@@ -1,0 +1,45 @@
+"""docs/results.md: what the records say, and which files are no records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import write_results
+
+RECORDS = sorted(write_results.RECORDS.glob("*.json"))
+
+
+def test_the_page_is_what_the_records_say() -> None:
+    assert write_results.FILE.read_text("utf-8") == write_results.text(), "run `python docs/write_results.py`"
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_each_record_has_a_line_with_its_gains_and_losses(path: Path) -> None:
+    record = write_results.read(path)
+    cells = write_results.lines(record)
+    assert len(cells) >= 1 and all(line["plain"] > 0 for line in cells)
+    gains = ", ".join(line["gains"] for line in cells)
+    assert gains.count("**") == 2 * sum((row["speedup"] or 1) < 1 for row in record["rows"] if row["n_gen"])
+    assert not [row for row in record["rows"] if row["draft_max"] and row["acceptance"] == "plain"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"user": "me"}, "other keys"),
+        ({"rows": [{"test": 1}]}, "other keys"),
+        ({"rows": 3}, "no record"),
+        ({"note": "in /home/me/models"}, "has /home/ in it"),
+        ({"note": "C:\\Users\\me"}, "in it"),
+        ({"cpu_info": "a | b"}, "has | in it"),
+        ({"cpu_info": "<script>"}, "has < in it"),
+    ],
+)
+def test_what_is_no_record_is_refused(change: dict[str, object], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({**json.loads(RECORDS[0].read_text("utf-8")), **change}), "utf-8")
+    with pytest.raises(write_results.BadRecord, match=says.replace("|", r"\|")):
+        write_results.read(path)
