@@ -9,12 +9,15 @@ import subprocess
 import sys
 import zipfile
 from datetime import date
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+import yaml
 
 import cut_release
 import wheel_index
+import write_recipes
 
 ROOT = Path(__file__).resolve().parents[1]
 DAY = date(2027, 1, 31)
@@ -146,3 +149,43 @@ def test_pip_finds_the_wheel_of_a_device_in_the_index(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "cpu")
     with pytest.raises(subprocess.CalledProcessError):
         download("cpu")
+
+
+@pytest.fixture
+def recipes(tmp_path: Path) -> Path:
+    """The recipes of a release whose source archive has one word in it."""
+    version = cut_release.read(ROOT, "pyproject.toml", cut_release.VERSIONS["pyproject.toml"])
+    sdist = tmp_path / f"pymtp_gguf-{version}.tar.gz"
+    sdist.write_bytes(b"archive")
+    write_recipes.write_recipes(sdist, tmp_path / "recipes")
+    return tmp_path / "recipes"
+
+
+def test_recipes_have_the_digests_and_what_pymtp_needs(recipes: Path) -> None:
+    pin = cut_release.read(ROOT, "native/llama_cpp.pin", r"^sha256 *= *(\S+)$")
+    digests = [hashlib.sha256(b"archive").hexdigest(), pin]
+    assert {path.name for path in recipes.iterdir()} == {"pymtp.rb", "recipe.yaml", "PKGBUILD"}
+    for path in recipes.iterdir():
+        text = path.read_text("utf-8")
+        assert re.findall(r"\b[0-9a-f]{64}\b", text) == digests and not re.search(r"@[A-Z]", text), path.name
+        assert [url for url in re.findall(r"https?://\S+gz", text) if "/packages/source/" not in url] == []
+    recipe = yaml.safe_load((recipes / "recipe.yaml").read_text("utf-8"))
+    asked = {re.split(r"[ >]", each)[0] for each in recipe["requirements"]["run"]}
+    needed = {re.split(r"[ ><;]", each)[0] for each in requires("pymtp-gguf") or [] if "extra ==" not in each}
+    assert asked == {"python", *needed} and len(needed) > 10
+
+
+def test_shell_and_ruby_can_read_the_recipes(recipes: Path) -> None:
+    print_it = (
+        'source PKGBUILD; echo "${#depends[@]} ${#source[@]} ${#sha256sums[@]} $pkgver"; declare -F build package'
+    )
+    said = subprocess.run(["bash", "-euc", print_it], cwd=recipes, capture_output=True, text=True, check=True).stdout
+    version = cut_release.read(ROOT, "pyproject.toml", cut_release.VERSIONS["pyproject.toml"])
+    assert said.split() == ["14", "2", "2", version, "build", "package"]
+    if shutil.which("ruby"):
+        subprocess.run(["ruby", "-c", "pymtp.rb"], cwd=recipes, check=True)
+
+
+def test_recipes_of_another_version_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(cut_release.BadRelease, match="the source archive of this version is"):
+        write_recipes.values(tmp_path / "pymtp_gguf-9.9.9.tar.gz")
