@@ -6,6 +6,7 @@
 # make demo               write docs/demo.svg: a run in a terminal, accepted drafts in colour
 # make page               takes the pictures of the server's page in docs/images (needs Chromium)
 # make release VERSION=0.2.0  version, date and tag of a release; publishes nothing
+# make wheel              the portable wheel, as a release has it, in dist/ (Linux; takes half an hour on two cores)
 # make site               write build/site, the documentation as web pages; a dead link is an error
 # make families           runs every family of models, against PyTorch too, and writes docs/families.md
 # make fuzz TIME=600     random damage to all that is read, for so many seconds (docs/reliability.md)
@@ -38,7 +39,7 @@ NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patch
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo page site release families fuzz soak lint check check-change check-native check-threads check-anywhere docs patches-edit patches-rebase patches-drop-check patches-export install clean fuzz-native soak-address lock check-emulated build-times
+.PHONY: run test test-slow demo page site wheel release families fuzz soak lint check check-change check-native check-threads check-anywhere docs patches-edit patches-rebase patches-drop-check patches-export install clean fuzz-native soak-address lock check-emulated build-times
 .DELETE_ON_ERROR:
 
 run: $(VENV)/installed
@@ -184,6 +185,14 @@ page: install
 site: $(VENV)/tools
 	@$(PIP) install --require-hashes -r requirements/site.txt
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# for every processor of this architecture; auditwheel finds the oldest glibc that it runs on, and puts it in the name
+wheel: $(VENV)/packages | $(ARCHIVE)
+	@rm -rf build/wheel
+	@SKBUILD_CMAKE_DEFINE="PYMTP_PORTABLE=ON;PYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" \
+	    $(PIP) wheel --no-build-isolation --no-deps -C build-dir=build/portable -w build/wheel .
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+	@ls -l dist/*.whl
 
 build-times:
 	@$(PYTHON) native/build_times.py

