@@ -65,7 +65,8 @@ def text() -> str:
 
 def lines(record: dict[str, Any]) -> list[dict[str, Any]]:
     """A line for each model and test of a record that generates tokens."""
-    threads = "" if record["gpu_info"] else f", {record['n_threads']} threads"
+    n = record["n_threads"]
+    threads = "" if record["gpu_info"] else f", {n} thread{'s' * (n != 1)}"
     parts = [record["gpu_info"] or record["cpu_info"] + threads, record["system"], record["driver"], record["date"]]
     machine = ", ".join(filter(None, [*parts, record.get("note", "")]))
     shown = [row for row in record["rows"] if row["n_gen"]]
