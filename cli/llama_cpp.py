@@ -104,6 +104,14 @@ VARIABLES = {
 """The variables of flags that do not have llama.cpp's usual name."""
 
 
+def ignored(name: str) -> tuple[str, int] | None:
+    """Why a flag changes nothing here, and how many values it has; None: it is not one of these."""
+    if why := found(SWITCHES, name):
+        return why, 0
+    why = found(VALUED, name)
+    return (why, 1) if why else None
+
+
 def variables(flags: Sequence[str]) -> list[str]:
     """llama.cpp's variables of a flag, by its names."""
     long = [flag for flag in flags if flag.startswith("--") and flag != "--draft"]
@@ -130,10 +138,10 @@ def translated(
             n = 0 if equals else n_values.get(name, 0)
             result += [argument, *left[:n]]
             del left[:n]
-        elif (why := found(SWITCHES, name)) or (why := found(VALUED, name)):
+        elif nothing := ignored(name):
+            why, n = nothing
             say(f"{name} changes nothing here: {why}")
-            if not equals and not found(SWITCHES, name):
-                del left[:1]
+            del left[: 0 if equals else n]
         elif _takes_words(name):
             value = value if equals else "".join(left[:1])
             result += _meaning(name, value)
@@ -156,10 +164,11 @@ def from_variables(environment: Mapping[str, str], read: Collection[str], say: C
         if _takes_words(flag):
             result += [flag, value]
         elif flag in MEANS:
-            result += [flag if value.lower() in _TRUE else "--no-" + flag[2:]] if value else []
-        elif not found(SWITCHES, flag) and not found(VALUED, flag):
+            word = flag if value.lower() in _TRUE else "--no-" + flag[2:]
+            result += [word] if value and word in MEANS else []
+        elif not ignored(flag):
             say(f"{variable} is not read: pymtp has no {flag}")
-    return [word for word in result if word not in ("--no-mlock", "--no-direct-io")]
+    return result
 
 
 _TRUE = ("1", "true", "on", "yes", "enabled")

@@ -8,12 +8,13 @@ makes of both.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pymtp_cli.llama_cpp import MEANS, SWITCHES, VALUED, found
+from pymtp_cli.llama_cpp import MEANS, found, ignored
 from pymtp_cli.table import TABLE
 from pymtp_cli.unknown import LLAMA_CPP
 
@@ -64,6 +65,7 @@ def theirs() -> Iterator[Theirs]:
         yield Theirs(re.findall(r'"(-[^"]*)"', names + negated), n_values, variable[1] if variable else None)
 
 
+@functools.cache
 def ours() -> dict[str, list[str]]:
     """The variables of each flag of pymtp serve, by its names."""
     flags = [flag for group in TABLE.values() for flag in group if "serve" in flag.commands]
@@ -81,10 +83,10 @@ def row(each: Theirs) -> str:
         words = {key.partition("=")[2]: meaning for key, meaning in MEANS.items() if key.startswith(f"{name}=")}
         if words:
             return "alias | " + ", ".join(f"{word}: `{meaning}`" for word, meaning in words.items())
-    ignored = {name: why for name in each.names if (why := found(SWITCHES, name) or found(VALUED, name))}
-    if ignored:
-        but_for = "" if len(ignored) == len(each.names) else f", but for {' '.join(f'`{name}`' for name in ignored)}"
-        return f"{'refused' if but_for else 'ignored'}{but_for} | {next(iter(ignored.values()))}"
+    reasons = {name: nothing[0] for name in each.names if (nothing := ignored(name))}
+    if reasons:
+        but_for = "" if len(reasons) == len(each.names) else f", but for {' '.join(f'`{name}`' for name in reasons)}"
+        return f"{'refused' if but_for else 'ignored'}{but_for} | {next(iter(reasons.values()))}"
     hint = next((hint for name in each.names if (hint := found(LLAMA_CPP, name)) is not None), None)
     return "refused | " + ("" if hint is None else hint.replace("|", "\\|"))
 
