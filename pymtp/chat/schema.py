@@ -75,9 +75,7 @@ def schema_grammar(schema: str | Mapping[str, Any]) -> SchemaGrammar:
     try:
         gbnf = str(json_of(lib.pymtp_schema_to_grammar, json.dumps(schema).encode()))
     except (Refused, Failed) as error:
-        why = str(error).removeprefix("JSON schema conversion failed: ")
-        if len(why) > 300:  # it quotes the schema
-            why = f"{why[:150]} ... {why[-150:]}"
+        why = _shortened(str(error).removeprefix("JSON schema conversion failed: "), 300)  # it quotes the schema
         raise InvalidParameter("json_schema", f"a schema that can be turned into a grammar ({why})") from None
     return SchemaGrammar(schema, gbnf, ignored + patterns_ignored(gbnf))
 
@@ -85,8 +83,13 @@ def schema_grammar(schema: str | Mapping[str, Any]) -> SchemaGrammar:
 def patterns_ignored(gbnf: str) -> list[str]:
     """The patterns in whose place a grammar takes any string: llama.cpp's converter names them in comments."""
     notes = [line.removeprefix(_NOTE) for line in gbnf.splitlines() if line.startswith(_NOTE)]
-    short = (note if len(note) < 400 else f"{note[:200]} ... {note[-200:]}" for note in notes)
+    short = (_shortened(note, 400) for note in notes)
     return [note.removesuffix(", accepting any string").replace(" is not supported", "") for note in short]
+
+
+def _shortened(text: str, n: int) -> str:
+    """`text`, or its beginning and its end: `n` characters of it."""
+    return text if len(text) <= n else f"{text[: n // 2]} ... {text[-n // 2 :]}"
 
 
 def refuse_ignored(name: str, ignored: Sequence[str]) -> None:
