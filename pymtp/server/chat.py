@@ -179,10 +179,12 @@ def render(state: ServerState, body: ChatBody) -> Rendered:
 
 def _tools(body: ChatBody) -> tuple[list[dict[str, Any]], Any]:
     """The functions that the answer may call, and whether it has to. What services run themselves is left out."""
-    tools = [tool for tool in body.tools or () if tool.get("type", "function") == "function"]
+    tools = []
     for tool in body.tools or ():
-        if tool not in tools:
-            ignore(f"a tool of the type {tool['type']!r}: only functions can be called")
+        if (kind := tool.get("type", "function")) == "function":
+            tools.append(tool)
+        else:
+            ignore(f"a tool of the type {kind!r}: only functions can be called")
     choice = body.tool_choice or "auto"
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = as_structure(choice.get("allowed_tools", choice), AllowedTools)
