@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from http_server import free_port
 from llama_archive import PIN
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -119,7 +119,7 @@ def run(tests: Path, shim: Path, names: Sequence[str], timeout_s: int = 1500) ->
     report.unlink(missing_ok=True)
     environment = os.environ | {
         "LLAMA_SERVER_BIN_PATH": str(shim),
-        "PORT": str(_free_port()),
+        "PORT": str(free_port()),
         "PYTHONPATH": str(tests),
         # the tests talk to this machine only
         "NO_PROXY": "127.0.0.1,localhost,::1",
@@ -135,12 +135,6 @@ def _outcomes(report: Path) -> Iterator[tuple[str, str]]:
         name = f"{case.get('classname', '').removeprefix('unit.')}::{case.get('name')}"
         kinds = {child.tag for child in case}
         yield name, "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> None:
