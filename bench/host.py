@@ -11,9 +11,10 @@ import argparse
 from pathlib import Path
 from time import perf_counter
 
-from pymtp import GenerationParams, Model, SamplingParams
-from pymtp.acceptance.forced import Forced
+from pymtp import Model, SamplingParams
+from pymtp.benchmark.prompts import Prompt
 from pymtp.benchmark.tables import markdown
+from sequences import GREEDY, pymtp_answer
 
 COLUMNS = [
     ("sequences", "n", "d"),
@@ -43,21 +44,14 @@ def main() -> None:
 
 def measure(asked: argparse.Namespace, n: int, k: int) -> dict[str, float]:
     """Milliseconds of a round of `n` sequences with `k` drafts each."""
-    forced = Forced.of_length(min(asked.forced_length, k + 0.9), k) if k else None
-    sampling = SamplingParams(seed=1) if asked.sampled else SamplingParams(temperature=0)
-    params = GenerationParams(sampling, max_tokens=asked.predict, ignore_eos=True, forced=forced)
+    sampling = SamplingParams(seed=1) if asked.sampled else GREEDY
+    prompts = [Prompt("", "", [1 + i] * N_PROMPT) for i in range(n)]
     drafts = {"draft_max": k} if k else {"draft": "none"}
     with Model(asked.model, n_seq_max=n, n_ctx=asked.ctx_size, **drafts) as model:
-
-        def answer() -> None:
-            batch = model.batch()
-            model.call(lambda: [batch.submit([1 + i] * N_PROMPT, params) for i in range(n)])
-            for _ in batch:
-                pass
-
-        answer()  # builds graphs
+        answer = pymtp_answer(model, sampling, asked.predict, k and min(asked.forced_length, k + 0.9), k)
+        answer(prompts)  # builds graphs
         before, begin = model.stats, perf_counter()
-        answer()
+        answer(prompts)
         seconds, spent = perf_counter() - begin, model.stats - before
     n_rounds = spent.rounds / n
     each = {"round": seconds, "trunk": spent.verify_s, "heads": spent.draft_s}

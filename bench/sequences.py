@@ -35,6 +35,7 @@ from pymtp.benchmark.spread import Ratio
 from pymtp.engine.context import native_params
 
 SERVER = "llama-server"
+GREEDY = SamplingParams(temperature=0)
 Answer = Callable[[Sequence[Prompt]], object]
 """Answers a group of prompts."""
 
@@ -72,7 +73,7 @@ def load(stack: ExitStack, asked: argparse.Namespace, n: int, threads: int) -> d
         drafts = {"draft_max": k} if k else {"draft": "none"}
         options = {"n_seq_max": n, "n_ctx": n_ctx, "n_threads": threads, "n_gpu_layers": asked.gpu_layers}
         model = stack.enter_context(Model(asked.model, **options, **drafts))
-        programs[f"pymtp, K = {k}"] = pymtp_answer(model, asked.predict, k and asked.forced_length, k)
+        programs[f"pymtp, K = {k}"] = pymtp_answer(model, GREEDY, asked.predict, k and asked.forced_length, k)
     if asked.llama_cpp:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         case = Case(
@@ -103,10 +104,10 @@ def pool_answer(pool: ThreadPoolExecutor, server: LlamaServer, group: Sequence[P
         pass
 
 
-def pymtp_answer(model: Model, n_predict: int, forced_length: float | None, k: int) -> Answer:
+def pymtp_answer(model: Model, sampling: SamplingParams, n_predict: int, forced_length: float | None, k: int) -> Answer:
     """With a batch of the model."""
     forced = Forced.of_length(forced_length, k) if forced_length else None
-    params = GenerationParams(SamplingParams(temperature=0), max_tokens=n_predict, ignore_eos=True, forced=forced)
+    params = GenerationParams(sampling, max_tokens=n_predict, ignore_eos=True, forced=forced)
 
     def answer(group: Sequence[Prompt]) -> None:
         batch = model.batch()
