@@ -40,25 +40,23 @@ class BadRelease(Exception):
 
 
 def read(root: Path, name: str, pattern: str) -> str:
-    """What the first match of `pattern` has in its group.
-
-    Raises:
-        BadRelease: nothing matches, or the file is not there.
-    """
-    path = root / name
-    found = re.search(pattern, path.read_text("utf-8"), re.MULTILINE) if path.is_file() else None
-    if not found:
-        raise BadRelease(f"{name}: nothing matches {pattern}")
-    return found[1]
+    """What the first match of `pattern` has in its group. Raises BadRelease: nothing matches, or there is no file."""
+    return _found(root, name, pattern)[1]
 
 
 def write(root: Path, name: str, pattern: str, value: str) -> None:
     """Put `value` where `read` finds one."""
-    read(root, name, pattern)
-    text = (root / name).read_text("utf-8")
-    found = re.search(pattern, text, re.MULTILINE)
-    assert found
-    (root / name).write_text(text[: found.start(1)] + value + text[found.end(1) :], "utf-8")
+    found = _found(root, name, pattern)
+    text = found.string[: found.start(1)] + value + found.string[found.end(1) :]
+    (root / name).write_text(text, "utf-8")
+
+
+def _found(root: Path, name: str, pattern: str) -> re.Match[str]:
+    path = root / name
+    found = re.search(pattern, path.read_text("utf-8"), re.MULTILINE) if path.is_file() else None
+    if not found:
+        raise BadRelease(f"{name}: nothing matches {pattern}")
+    return found
 
 
 def source_url(root: Path) -> str:
