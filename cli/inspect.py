@@ -88,12 +88,6 @@ def _plan(found: Inspection, path: Any, own: Values) -> MemoryPlan | None:
     return plan(path, Params(where, context, DraftParams(draft_model=own.draft_model)))
 
 
-def _free_here() -> int:
-    import psutil
-
-    return int(psutil.virtual_memory().available)
-
-
 def _as_json(found: Inspection, plan: MemoryPlan | None) -> str:
     memory = plan.memory if plan else found.memory
     facts = {
@@ -231,11 +225,13 @@ def _place(place: Place, n_layer: int) -> str:
 
 
 def _place_facts(place: Place, n_layer: int) -> dict[str, Any]:
+    from pymtp.placement.devices import host_free_bytes
+
     spot = place.spot
     return {
         "name": spot.name,
         "description": spot.description,
-        "free_bytes": _free_here() if spot.free_bytes is None else spot.free_bytes,
+        "free_bytes": host_free_bytes() if spot.free_bytes is None else spot.free_bytes,
         "heads": [layer - n_layer for layer in place.layers if layer >= n_layer],
         **{name: value for name, value in vars(place).items() if name != "spot"},
         "layers": [layer for layer in place.layers if layer < n_layer],

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pymtp.gguf.facts import N_CTX_MAX
 from pymtp.server.settings import ServerSettings
 from pymtp.text.files import read_text
 
@@ -99,16 +100,19 @@ def _settings(own: Values, params: GenerationParams, chat_flags: ChatFlags, keys
 
 
 def _context(options: dict[str, Any], n_slots: int | None, shared: bool | None, n_ctx_train: int) -> dict[str, Any]:
-    """The options of the model. As for llama-server, -c is what all slots have together."""
+    """The options of the model. As for llama-server, -c is what all slots have together: by default as much as the
+    model was trained with, if there is memory for it."""
     shared = n_slots is None if shared is None else shared
     n_slots = n_slots or _N_SLOTS
     n_ctx = n_ctx_train if options["n_ctx"] == 0 else options["n_ctx"]
-    n_cells = n_ctx if shared else None
-    if n_ctx is not None and not shared:
-        n_ctx = max(n_ctx // n_slots, 1)
+    n_ctx_max = n_ctx_train or N_CTX_MAX
+    if not shared:
+        n_ctx_max = max(n_ctx_max // n_slots, N_CTX_MAX)
+        n_ctx = n_ctx and max(n_ctx // n_slots, 1)
+    context = {"n_ctx": n_ctx, "n_ctx_max": n_ctx_max, "n_cells": 0 if shared else None}
     # a prompt comes in pieces of a batch
     n_ubatch = min(options["n_ubatch"], options["n_batch"])
-    return {**options, "n_ctx": n_ctx, "n_cells": n_cells, "n_ubatch": n_ubatch, "n_seq_max": n_slots}
+    return {**options, **context, "n_ubatch": n_ubatch, "n_seq_max": n_slots}
 
 
 def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:

@@ -372,7 +372,10 @@ TABLE: dict[str, list[Flag]] = {
               "DRY: repetitions end at TEXT; may be given several times; none: no breakers.", many=True),
     ],
     "Context": [
-        _flag("n_ctx", "-c --ctx-size N", integer(0), on=f"{_GENERATING} inspect",
+        _serve("n_ctx", "-c --ctx-size N", integer(0),
+               "Context size in tokens, of all slots together.  [default: as the model was trained, as far as there is "
+               "memory; 0: that in any case]"),
+        _flag("n_ctx", "-c --ctx-size N", integer(0), on="run chat batch inspect",
               help="Context size in tokens; 0: as the model was trained.  [default: the same, but at most 4096]"),
         _flag("n_batch", "-b --batch-size N", integer(1), "Prompt tokens per batch.", default=2048),
         _lists("n_batch", "-b --batch-size N,...", integers(1), "Prompt tokens per batch.", default=("2048",)),

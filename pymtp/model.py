@@ -102,8 +102,10 @@ class Model:
         self.params = plan.params
         with_heads = choice.uses_heads
         weights = Weights(self.info, asked, on_load, with_heads=with_heads, target=target, planned=plan.params.model)
+        self.memory = plan.memory
+        """Bytes of its caches, and of what passes compute in; an estimate."""
         self.room_note: str | None = plan.note
-        """One line for people: what has no room on the devices and stays on the CPU, or None."""
+        """One line for people: what there is no room for, or None."""
         self._free: weakref.finalize[..., Any] = weakref.finalize(self, weights.close)
         if choice.uses_heads and (obstacle := weights.draft_obstacle):
             choice = without_runnable_heads(self.info, self.params.drafting, obstacle)

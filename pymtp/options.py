@@ -37,6 +37,7 @@ class ModelOptions(TypedDict, total=False):
     numa: Numa
     chat_template: str | None
     n_ctx: int | None
+    n_ctx_max: int
     n_cells: int | None
     n_batch: int
     n_ubatch: int

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pymtp_cli.app import app
+from pymtp_cli.serve import _context
 from typer.testing import CliRunner
 
 from pymtp.server import run
@@ -93,3 +94,21 @@ def test_a_port_that_is_in_use_is_named_by_its_flag() -> None:
         result = CliRunner().invoke(app, ["serve", "--port", str(port)], prog_name="pymtp")
     assert result.exit_code == 2
     assert f"--port: must be one that is free: 127.0.0.1:{port} is in use" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ((None, None, None), (None, 131072, 0)),
+        ((None, 2, None), (None, 65536, None)),
+        ((None, 64, None), (None, 4096, None)),
+        ((None, 2, True), (None, 131072, 0)),
+        ((0, None, None), (131072, 131072, 0)),
+        ((0, 2, None), (65536, 65536, None)),
+        ((8192, 2, None), (4096, 65536, None)),
+    ],
+)
+def test_slots_share_the_trained_length_or_have_equal_parts(flags: Any, expected: Any) -> None:
+    n_ctx, n_slots, shared = flags
+    options = _context({"n_ctx": n_ctx, "n_ubatch": 512, "n_batch": 2048}, n_slots, shared, 131072)
+    assert (options["n_ctx"], options["n_ctx_max"], options["n_cells"]) == expected

@@ -9,7 +9,7 @@ import pytest
 
 from pymtp import InvalidParameter, ModelParams
 from pymtp.placement.cache import MemoryEstimate
-from pymtp.placement.fit import Fit, fit, is_open, margins_of
+from pymtp.placement.fit import fit, fit_context, is_open, margins_of
 from pymtp.placement.places import EXPERTS, Place, Spot, layer_owners, places
 from pymtp.placement.weights import Demand
 
@@ -60,7 +60,7 @@ def placed(params: ModelParams, of: Demand, spots: list[Spot]) -> list[Place]:
 
 def fitted(of: Demand, spots: list[Spot], params: ModelParams = PARAMS) -> tuple[ModelParams, list[Place]]:
     found = fit(params, lambda _: of, spots, lambda tried, needed: placed(tried, needed, spots), may_shrink=False)
-    return found.params, placed(found.params, of, spots)
+    return found, placed(found, of, spots)
 
 
 def test_where_all_has_room_nothing_changes() -> None:
@@ -161,8 +161,8 @@ def test_heads_and_output_stay_here_where_the_last_device_is_elsewhere() -> None
     assert params.n_gpu_layers == 5  # the head and the output count
 
 
-def fitted_to(room: int, fit_ctx: int, *, may_shrink: bool = True) -> Fit:
-    """Of a model whose caches grow with the context, 1024 tokens by default."""
+def fitted_to(room: int, fit_ctx: int, *, may_shrink: bool = True, host: int | None = None) -> tuple[int | None, int]:
+    """The context, and the layers on the device, of a model whose caches grow with the context: 1024 tokens if None."""
     spots = devices(room)
 
     def of(n_ctx: int | None) -> Demand:
@@ -171,19 +171,31 @@ def fitted_to(room: int, fit_ctx: int, *, may_shrink: bool = True) -> Fit:
     def places_of(tried: ModelParams, needed: Demand) -> list[Place]:
         return placed(tried, needed, spots)
 
-    return fit(replace(PARAMS, fit_ctx=fit_ctx), of, spots, places_of, may_shrink=may_shrink)
+    params = fit(replace(PARAMS, fit_ctx=fit_ctx), of, spots, places_of, may_shrink=may_shrink)
+    may_shrink = may_shrink and fit_ctx < 1024
+    return fit_context(params, of, [room, host], places_of) if may_shrink else None, params.n_gpu_layers
 
 
 def test_a_smaller_context_makes_room_if_nobody_asked_for_one() -> None:
     room = OUTPUT + COMPUTE + KEPT + 9 * (LAYER + 60)
-    smaller = fitted_to(room, 256)
-    assert (smaller.n_ctx, smaller.params.n_gpu_layers) == (512, -1)
-    least = fitted_to(room, 768)
-    assert least.n_ctx == 768 and 0 < least.params.n_gpu_layers < 10
-    for same in (fitted_to(room, 256, may_shrink=False), fitted_to(room, 4096)):
-        assert same.n_ctx is None and 0 < same.params.n_gpu_layers < 10
-    nothing = fitted_to(OUTPUT, 256)
-    assert (nothing.n_ctx, nothing.params.n_gpu_layers) == (None, 0)
+    assert fitted_to(room, 256) == (512, -1)
+    n_ctx, n_layers = fitted_to(room, 768)
+    assert n_ctx == 768 and 0 < n_layers < 10
+    for n_ctx, n_layers in (fitted_to(room, 256, may_shrink=False), fitted_to(room, 4096)):
+        assert n_ctx is None and 0 < n_layers < 10
+    assert fitted_to(OUTPUT, 256) == (None, 0)
+
+
+def test_a_context_ends_where_the_memory_of_the_host_does() -> None:
+    of_weights = sum(demand().tensors.values())
+    assert fitted_to(0, 256, host=of_weights + COMPUTE + KEPT + 9 * 60) == (512, 0)
+    assert fitted_to(0, 256, host=0) == (256, 0), "never less than what was asked for"
+    assert fitted_to(10**6, 256, host=EMBEDDING) == (None, -1), "no layer is there"
+
+
+def test_layers_that_stay_on_the_host_leave_room_for_a_longer_context() -> None:
+    room = OUTPUT + COMPUTE + KEPT + 3 * (LAYER + 25) + 3 * 28
+    assert fitted_to(room, 256) == (512, 4)
 
 
 def test_a_tied_output_is_counted_once_where_the_embedding_is() -> None:

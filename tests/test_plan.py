@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from families import FAMILIES
@@ -159,7 +160,7 @@ def test_what_has_no_room_on_the_devices_stays_here(
     free = [place.compute_bytes + int(0.6 * (place.weight_bytes + place.cache_bytes)) for place in everything[:2]]
     limit(monkeypatch, {place.spot.name: size for place, size in zip(everything, free, strict=False)})
     found = planned(path, endpoints, fit_target=[0])
-    assert found.note and re.search("stay on the CPU: the devices have no room for more", found.note)
+    assert found.note and re.search("stay on the CPU: there is no room for more", found.note)
     log = loaded(path, endpoints, capfd, fit_target=[0])
     check(found, log)
     allocated = sizes(log)
@@ -218,4 +219,19 @@ def test_inspect_shows_the_plan(endpoints: list[str], tiny: Path) -> None:
 def test_inspect_names_what_has_no_room(endpoints: list[str], tiny: Path) -> None:
     shown = inspected(str(tiny), "--rpc", endpoints[0], "-fitt", str(1 << 30))
     assert re.search(r"^RPC0: +nothing; ", shown, re.M)
-    assert re.search(r"^note: +\d of \d layers stay on the CPU: the devices have no room", shown, re.M)
+    assert re.search(r"^note: +\d of \d layers stay on the CPU: there is no room", shown, re.M)
+
+
+def test_a_context_that_nobody_asked_for_ends_where_the_hosts_memory_does(tiny: Path) -> None:
+    def n_ctx_of(fit_target: int, **more: Any) -> int:
+        context = ContextParams(n_ctx_max=1024, n_cells=0, n_seq_max=4, n_threads=1, **more)
+        where = ModelParams(device=(), fit_ctx=256, fit_target=(fit_target,))
+        found = plan(tiny, Params(where, context, DraftParams()))
+        assert (found.note is None) is (found.memory.n_ctx != 256)
+        return found.memory.n_ctx
+
+    free = devices.host_free_bytes() // MIB
+    assert 0 < free <= psutil.virtual_memory().total // MIB
+    assert n_ctx_of(0) == 1024
+    assert n_ctx_of(free + MIB) == 256
+    assert n_ctx_of(free + MIB, n_ctx=512) == 512

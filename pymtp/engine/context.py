@@ -14,7 +14,7 @@ from pymtp.binding.types import model_pointer
 from pymtp.documented import documented
 from pymtp.engine.threads import MAX_POLL, MAX_THREADS, threads_of
 from pymtp.errors import InvalidParameter, require
-from pymtp.gguf.facts import context_size
+from pymtp.gguf.facts import N_CTX_MAX, context_size
 
 MAX_INT = MAX_TOKENS = 2**31 - 1
 MAX_SEQUENCES = 256
@@ -27,9 +27,11 @@ class ContextParams:
     """How a context is set up. Names and meanings are those of llama.cpp."""
 
     n_ctx: int | None = None
-    """Tokens of context of each sequence; None: the model's training context, but at most 4096; 0: all of it."""
+    """Tokens of context of each sequence; None: the model's training context, but at most `n_ctx_max`, and as far as
+    there is memory for it (`fit`); 0: all of it."""
+    n_ctx_max: int = N_CTX_MAX
     n_cells: int | None = None
-    """Tokens that all sequences together can hold, in a cache that they share; None: n_ctx of each."""
+    """Tokens that all sequences together can hold, in a cache that they share; 0: n_ctx; None: n_ctx of each."""
     n_batch: int = 2048
     n_ubatch: int = 512
     n_seq_max: int = 1
@@ -66,7 +68,8 @@ class ContextParams:
     def __post_init__(self) -> None:
         for name, least, most in (
             ("n_ctx", 0, MAX_TOKENS),
-            ("n_cells", 1, MAX_TOKENS),
+            ("n_ctx_max", 1, MAX_TOKENS),
+            ("n_cells", 0, MAX_TOKENS),
             ("n_batch", 1, MAX_TOKENS),
             ("n_ubatch", 1, MAX_TOKENS),
             ("n_seq_max", 1, MAX_SEQUENCES),
@@ -119,10 +122,11 @@ def resolved(model: object, params: ContextParams, n_seq_max: int | None) -> Con
     if not 1 <= n_seq_max <= MAX_SEQUENCES:
         raise InvalidParameter("n_seq_max", f"between 1 and {MAX_SEQUENCES}", value=n_seq_max)
     # llama.cpp rounds its cache up: what was asked for is the limit
-    n_ctx = context_size(params.n_ctx, lib.llama_model_n_ctx_train(model_pointer(model)))
+    n_ctx = context_size(params.n_ctx, lib.llama_model_n_ctx_train(model_pointer(model)), params.n_ctx_max)
     if n_ctx * n_seq_max > MAX_TOKENS:
         raise InvalidParameter("n_ctx", f"at most {MAX_TOKENS // n_seq_max} for {n_seq_max} sequences", value=n_ctx)
-    return replace(params, n_ctx=n_ctx, n_seq_max=n_seq_max)
+    n_cells = n_ctx if params.n_cells == 0 else params.n_cells
+    return replace(params, n_ctx=n_ctx, n_cells=n_cells, n_seq_max=n_seq_max)
 
 
 def open_context(

@@ -23,9 +23,13 @@ from pymtp.gguf.types import FILE_TYPES
 _LOADED_TWICE = ("gemma3n", "gemma4")  # architectures whose token embedding the loader always loads twice
 
 
-def context_size(n_ctx: int | None, n_ctx_train: int) -> int:
-    """The tokens that `n_ctx` stands for. None: as the model was trained, but at most 4096; 0: as it was trained."""
-    return min(n_ctx_train or 4096, 4096) if n_ctx is None else n_ctx or n_ctx_train
+N_CTX_MAX = 4096
+"""Tokens of a context that nobody has asked for."""
+
+
+def context_size(n_ctx: int | None, n_ctx_train: int, n_ctx_max: int = N_CTX_MAX) -> int:
+    """The tokens that `n_ctx` stands for. None: as the model was trained, but at most `n_ctx_max`; 0: as trained."""
+    return min(n_ctx_train or N_CTX_MAX, n_ctx_max) if n_ctx is None else n_ctx or n_ctx_train
 
 
 @dataclass(frozen=True)
@@ -100,9 +104,9 @@ class GgufInfo:
         what = "assistant" if self.has_assistant else "MTP heads"
         return f"the {what} in {self.draft_model}" if self.draft_model else None
 
-    def context_size(self, n_ctx: int | None) -> int:
+    def context_size(self, n_ctx: int | None, n_ctx_max: int = N_CTX_MAX) -> int:
         """The size in tokens that `n_ctx` stands for: see `context_size`."""
-        return context_size(n_ctx, self.n_ctx_train)
+        return context_size(n_ctx, self.n_ctx_train, n_ctx_max)
 
 
 def model_facts(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> GgufInfo:

@@ -5,7 +5,10 @@ Knows nothing of models.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pymtp.binding.library import ffi, lib
@@ -68,6 +71,19 @@ def cpu_features() -> str:
 
 def host_device() -> Any:
     return next(each for each in _natives() if _kind(each) == "CPU")
+
+
+def host_free_bytes() -> int:
+    """Bytes that the host has available, within the limit of a container; what files fill is available."""
+    import psutil  # takes as long as loading a small model
+
+    free = int(psutil.virtual_memory().available)
+    with suppress(OSError, ValueError):  # Linux without control groups, or without a limit ("max")
+        group = Path("/sys/fs/cgroup") / Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        files = re.findall(r"^(?:in)?active_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
+        free = min(free, limit - used + sum(map(int, files)))
+    return free
 
 
 def buffer_types(remote: Sequence[Any] = ()) -> dict[str, Any]:

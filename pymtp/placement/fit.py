@@ -1,4 +1,4 @@
-"""How much of a model goes to the devices, so that each has room for what it gets.
+"""How much of a model goes to the devices, and how long a context may be, so that each has room for what it gets.
 
 What a draft needs (output, heads, their experts) goes to a device first, then the last layers. Of a model with experts
 the host keeps those of the first layers before it keeps whole layers. Knows what is free; asks no device.
@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 from pymtp.loading.params import ModelParams
 from pymtp.placement.places import EMBEDDING_ALONE, Place, Spot
@@ -18,12 +17,6 @@ from pymtp.placement.weights import Demand
 
 Places = Callable[[ModelParams, Demand], list[Place]]  # where everything goes with parameters; the host is last
 _CTX_STEP = 256
-
-
-class Fit(NamedTuple):
-    params: ModelParams
-    n_ctx: int | None = None
-    """Tokens of a smaller context of each sequence; None: as many as before."""
 
 
 def is_open(params: ModelParams) -> bool:
@@ -45,37 +38,54 @@ def fit(
     places: Places,
     *,
     may_shrink: bool,
-) -> Fit:
+) -> ModelParams:
     """`params`, or if something has no room with them: others with which all has, and as much as possible on devices.
 
     `demand_of`: what the model needs with a context of N tokens, None: of what was asked for; `may_shrink`:
-    whether nothing was.
+    whether nothing was, so that the context may be as short as `fit_ctx`; see `fit_context`.
     """
 
     def room_for(n_ctx: int | None) -> _Room:
         return _Room(demand_of(n_ctx), devices, margins_of(params, len(devices)), places)
 
-    room, smaller = room_for(None), None
+    room = room_for(None)
+    if may_shrink and params.fit_ctx < room.demand.context.n_ctx and not room.holds(params):
+        room = room_for(params.fit_ctx)
     if room.holds(params):
-        return Fit(params)
-    if may_shrink and params.fit_ctx < room.demand.context.n_ctx:
-        contexts = range(params.fit_ctx, room.demand.context.n_ctx, _CTX_STEP)
-        n = bisect_left(contexts, True, key=lambda n_ctx: not room_for(n_ctx).holds(params))
-        smaller = contexts[max(n - 1, 0)]
-        if n > 0:
-            return Fit(params, smaller)
-        room = room_for(smaller)
+        return params
     if room.demand.has_output:
         # the token embedding is on a device only where nothing is said of any tensor; a tied one costs nothing there
         params = replace(params, override_tensor=((EMBEDDING_ALONE, "CPU"),))
         if room.holds(params):
-            return Fit(params, smaller)
-    less = room.with_less(params)
-    return Fit(less, smaller if less.n_gpu_layers else None)
+            return params
+    return room.with_less(params)
 
 
-def _has_room(place: Place, margin: int) -> bool:
-    free = place.spot.free_bytes
+def fit_context(
+    params: ModelParams, demand_of: Callable[[int | None], Demand], free: Sequence[int | None], places: Places
+) -> int | None:
+    """The largest context, of `fit_ctx` tokens at least, that there is room for; None: for what was asked for.
+
+    `free`: bytes of each device and of the host, which keep what `fit_target` says.
+    """
+    margins = margins_of(params, len(free))
+
+    def has_room(n_ctx: int | None) -> bool:
+        demand = demand_of(n_ctx)
+        found = places(params, demand)
+        if not found:  # each device gets parts of all
+            needed = sum(demand.tensors.values()) + demand.context.total_bytes
+            return needed + sum(margins[:-1]) <= sum(each or 0 for each in free[:-1])
+        return all(map(_has_room, found, free, margins))
+
+    if has_room(None):
+        return None
+    contexts = range(params.fit_ctx, demand_of(None).context.n_ctx, _CTX_STEP)
+    n = bisect_left(contexts, True, key=lambda n_ctx: not has_room(n_ctx))
+    return contexts[max(n - 1, 0)]
+
+
+def _has_room(place: Place, free: int | None, margin: int) -> bool:
     return free is None or not place.needed_bytes or place.needed_bytes + margin <= free
 
 
@@ -90,7 +100,8 @@ class _Room:
 
     def holds(self, params: ModelParams) -> bool:
         """Whether every device has room, and its margin to spare; the host always has."""
-        return all(map(_has_room, self.places(params, self.demand), self.margins))
+        free = [spot.free_bytes for spot in self.devices]
+        return all(map(_has_room, self.places(params, self.demand), free, self.margins))
 
     def with_less(self, params: ModelParams) -> ModelParams:
         """`params` with experts on the host, and where that is not enough, layers."""
@@ -114,7 +125,7 @@ class _Room:
         def is_too_much(i: int, n: int) -> bool:
             # what the device needs for N layers, with those of the devices after it, the plan for them says
             tried = self._with_counts(params, [*counts[:i], n, *counts[i + 1 :]])
-            return not _has_room(self.places(tried, self.demand)[i], self.margins[i])
+            return not _has_room(self.places(tried, self.demand)[i], self.devices[i].free_bytes, self.margins[i])
 
         for i in reversed(range(len(counts))):
             n = bisect_left(range(1, end - sum(counts) + 1), True, key=partial(is_too_much, i))

@@ -13,7 +13,8 @@ from pymtp.drafting.params import StrPath
 from pymtp.gguf.facts import GgufInfo
 from pymtp.options import Params
 from pymtp.placement.cache import MemoryEstimate
-from pymtp.placement.fit import Fit, fit, is_open
+from pymtp.placement.devices import host_free_bytes
+from pymtp.placement.fit import fit, fit_context, is_open
 from pymtp.placement.places import Place
 from pymtp.placement.target import LoadTarget
 from pymtp.placement.weights import demand
@@ -51,16 +52,19 @@ def plan(path: StrPath, params: Params) -> MemoryPlan:
 def plan_memory(info: GgufInfo, params: Params, choice: DraftChoice, target: LoadTarget) -> MemoryPlan:
     """Where a model goes of which the files have been read, on the devices of `target`."""
     demand_of = partial(demand, info, params, choice)
-    context, found = params.context, Fit(params.model)
-    if target.spots and is_open(params.model):
-        may_shrink = context.n_ctx is None and context.n_cells is None  # nobody asked for a size
-        found = fit(params.model, demand_of, target.spots, target.places, may_shrink=may_shrink)
-    needed = demand_of(found.n_ctx)
-    places, memory = tuple(target.places(found.params, needed)), needed.context
+    context, model, n_ctx = params.context, params.model, None
+    may_shrink = context.n_ctx is None and not context.n_cells  # nobody asked for a size
+    if target.spots and is_open(model):
+        model = fit(model, demand_of, target.spots, target.places, may_shrink=may_shrink)
+    if may_shrink and model.fit and model.fit_ctx < info.context_size(None, context.n_ctx_max):
+        free = [*(spot.free_bytes for spot in target.spots), host_free_bytes()]
+        n_ctx = fit_context(model, demand_of, free, target.places)
+    needed = demand_of(n_ctx)
+    places, memory = tuple(target.places(model, needed)), needed.context
     if places:
         memory = replace(memory, compute_bytes=sum(place.compute_bytes for place in places))
-    context = context if found.n_ctx is None else replace(context, n_ctx=found.n_ctx)
-    planned = params._replace(model=found.params, context=context)
+    context = context if n_ctx is None else replace(context, n_ctx=n_ctx)
+    planned = params._replace(model=model, context=context)
     return MemoryPlan(planned, places, memory, _note(params, planned, info.n_layer_all))
 
 
@@ -75,4 +79,4 @@ def _note(asked: Params, planned: Params, n_layer_all: int) -> str | None:
     parts = [f"{' and '.join(stay)} stay on the CPU"] if stay else []
     if planned.context.n_ctx != asked.context.n_ctx:
         parts.append(f"the context is {planned.context.n_ctx} tokens")
-    return f"{', '.join(parts)}: the devices have no room for more" if parts else None
+    return f"{', '.join(parts)}: there is no room for more" if parts else None

@@ -48,15 +48,16 @@ def demand(info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | Non
     heads = None if info.has_assistant else info.draft_file
     shape = shape_of(heads, info.model_file.tensors.values()) if heads else shape_of(info.model_file)
     draft_max = choice.longest_draft(drafting, context.n_seq_max, has_states=shape.has_recurrent_states)
+    n_ctx = info.context_size(context.n_ctx, context.n_ctx_max) if n_ctx is None else n_ctx
     memory = estimate_memory(
         shape,
-        n_ctx=info.context_size(context.n_ctx if n_ctx is None else n_ctx),
+        n_ctx=n_ctx,
         n_ubatch=context.n_ubatch,
         draft_max=draft_max if choice.uses_heads else 0,
         type_k=context.type_k,
         type_v=context.type_v,
         n_seq_max=context.n_seq_max,
-        n_cells=context.n_cells,
+        n_cells=n_ctx if context.n_cells == 0 else context.n_cells,
         has_flash_attn=context.flash_attn != "off",
     )
     tensors = {

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pymtp.errors import BackendError, PymtpError, RemoteError
 from pymtp.loading.images import ImagePrompt
@@ -231,7 +231,7 @@ class ServedModel:
             self._model.slots.keep_files(self.settings.cache_dir, self.settings.cache_disk_bytes)
         if self.phase == "loading":
             self.phase, self.error = "ready", None
-            log("model loaded", model=self._model.info.path.name, slots=self._model.session.n_seq_max)
+            log("model loaded", model=self._model.info.path.name, **_room(self._model))
 
     def _restart(self, error: BackendError) -> None:
         """The engine has failed: all that it had is lost. Load the model again, once, or whenever a machine is back."""
@@ -252,6 +252,18 @@ class ServedModel:
         model, self._model = self._model, None
         if model:
             await asyncio.to_thread(model.close)
+
+
+def _room(model: Model) -> dict[str, Any]:
+    """What it took of memory, and of which context it could have."""
+    return {
+        "slots": model.session.n_seq_max,
+        "ctx_of_slot": model.n_ctx,
+        "ctx_of_all": model.session.n_cells,
+        "ctx_trained": model.info.n_ctx_train,
+        "ctx_mib": model.memory.total_bytes >> 20,
+        "model_mib": model.info.size_bytes >> 20,
+    }
 
 
 def n_image_rows(prompts: Iterable[Sequence[int]]) -> int:
