@@ -35,7 +35,7 @@ ARCHIVE := build/$(shell sed -n 's/^archive *= *//p' native/llama_cpp.pin)
 VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
-NATIVE  := $(wildcard native/*.py native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*/*)
+NATIVE  := $(wildcard native/*.py native/*.cffi native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*/*)
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 

@@ -112,9 +112,26 @@ def _write(native: Any, params: ModelParams, target: LoadTarget) -> list[object]
         pairs = [(keep("char[]", pattern.encode()), buffer) for pattern, buffer in overrides]
         kind = "struct llama_model_tensor_buft_override[]"
         native.tensor_buft_overrides = keep(kind, [*pairs, (ffi.NULL, ffi.NULL)])
+    if params.override_kv:
+        overridden = [*map(_override, params.override_kv), {}]
+        native.kv_overrides = keep("struct llama_model_kv_override[]", overridden)
     if params.device is not None or params.rpc:
         native.devices = keep("ggml_backend_dev_t[]", [*target.devices, ffi.NULL])
     return kept
+
+
+def _override(pair: tuple[str, int | float | bool | str]) -> dict[str, Any]:
+    """A `llama_model_kv_override`, for cffi."""
+    key, value = pair
+    kind, field = next(found for of, *found in _OVERRIDES if isinstance(value, of))
+    tag = getattr(lib, f"LLAMA_KV_OVERRIDE_TYPE_{kind}")
+    return {"tag": tag, "key": key.encode(), field: value.encode() if isinstance(value, str) else value}
+
+
+_OVERRIDES: tuple[tuple[type, str, str], ...] = (
+    *((bool, "BOOL", "val_bool"), (int, "INT", "val_i64")),  # a bool is an int as well
+    *((float, "FLOAT", "val_f64"), (str, "STR", "val_str")),
+)
 
 
 def _load(info: GgufInfo, params: Any, on_load: OnLoad | None) -> object:

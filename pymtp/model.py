@@ -29,6 +29,7 @@ from pymtp.engine.cores import n_cores
 from pymtp.engine.session import Session
 from pymtp.errors import Closed, InvalidParameter, UnsupportedModel
 from pymtp.gguf.facts import GgufInfo
+from pymtp.gguf.model_file import read_model
 from pymtp.gguf.weights import fingerprint, output_rows, trimmed_output
 from pymtp.loader import OnLoad, Weights
 from pymtp.loading.images import IMAGE_MARKER, Image, ImagePrompt, Projector, load_images, split_at_markers
@@ -91,7 +92,7 @@ class Model:
         defaults = Params(model or ModelParams(), context or ContextParams(), drafting or DraftParams())
         self.params = merge_options(defaults, options)
         """How it was loaded."""
-        path = _path_of(path, hf)
+        path = read_model(_path_of(path, hf), dict(self.params.model.override_kv))
         self.info, choice = choose_drafter(path, self.params.drafting)
         """The facts in the headers of the files."""
         _check_traits(choice, self.params.context.n_seq_max)
@@ -418,7 +419,7 @@ def _open_session(weights: Weights, params: Params, choice: DraftChoice) -> Sess
         assistant=weights.assistant if choice.uses_heads else None,
         # several heads are trained as a chain; for one head both are the same
         mtp_context="target" if params.drafting.mtp_context == "target" else "chained",
-        model_id=fingerprint(weights.info.shards),
+        model_id=fingerprint(weights.info.shards, params.model.override_kv),
     )
 
 

@@ -30,6 +30,7 @@ class ModelOptions(TypedDict, total=False):
     fit_target: Sequence[int]
     fit_ctx: int
     load_mode: LoadMode
+    override_kv: Sequence[tuple[str, int | float | bool | str]]
     lora: Sequence[StrPath | tuple[StrPath, float]]
     mmproj: StrPath | None
     image_min_tokens: int | None
@@ -57,6 +58,15 @@ class ModelOptions(TypedDict, total=False):
     flash_attn: Literal["auto", "on", "off"]
     type_k: str
     type_v: str
+    rope_scaling: Literal["auto", "none", "linear", "yarn"]
+    rope_freq_base: float
+    rope_freq_scale: float
+    yarn_orig_ctx: int
+    yarn_ext_factor: float
+    yarn_attn_factor: float
+    yarn_beta_slow: float
+    yarn_beta_fast: float
+    offload_kqv: bool
     moe_cache_mib: int
     kv_unified: bool
     draft: Literal["auto", "mtp", "lookup", "none"] | type[Drafter]

@@ -5,6 +5,7 @@ Owns llama.cpp's structures of parameters. Must not know what runs in a session.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -59,6 +60,18 @@ class ContextParams:
     flash_attn: Literal["auto", "on", "off"] = "auto"
     type_k: str = "f16"
     type_v: str = "f16"
+    rope_scaling: Literal["auto", "none", "linear", "yarn"] = "auto"
+    """How positions are scaled; auto, and the defaults of the next seven: as the model says. Heads do as the trunk."""
+    rope_freq_base: float = 0.0
+    rope_freq_scale: float = 0.0
+    """1/N for a context of N times the trained length; 0: as the model says."""
+    yarn_orig_ctx: int = 0
+    yarn_ext_factor: float = -1.0
+    yarn_attn_factor: float = -1.0
+    yarn_beta_slow: float = -1.0
+    yarn_beta_fast: float = -1.0
+    offload_kqv: bool = True
+    """Each device stores the K and V of its layers, and computes attention; else the host does."""
     moe_cache_mib: int = 0
     """Memory of the devices for the experts that were used last, of layers whose experts stay on the CPU; 0: none."""
     kv_unified: bool = True
@@ -76,6 +89,7 @@ class ContextParams:
             ("n_threads", 1, MAX_THREADS),
             ("n_threads_batch", 1, MAX_THREADS),
             ("moe_cache_mib", 0, MAX_INT),
+            ("yarn_orig_ctx", 0, MAX_TOKENS),
             ("prio", -1, 3),
             ("prio_batch", -1, 3),
             ("poll", 0, MAX_POLL),
@@ -84,17 +98,29 @@ class ContextParams:
             value = getattr(self, name)
             is_number = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
             require(is_number or self._is_left_out(name), name, f"an integer between {least} and {most}", value)
-        for name in ("kv_unified", "cpu_strict", "cpu_strict_batch"):
+        for name, least in _ROPE_FLOATS.items():
+            value = getattr(self, name)
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= _FLOAT_MAX
+            require(is_number, name, f"a number from {least:g} on", value)
+        require(self.rope_scaling in _ROPE_SCALING, "rope_scaling", _one_of(_ROPE_SCALING), self.rope_scaling)
+        for name in ("kv_unified", "offload_kqv", "cpu_strict", "cpu_strict_batch"):
             is_switch = isinstance(getattr(self, name), bool) or self._is_left_out(name)
             require(is_switch, name, "True or False", getattr(self, name))
         shares = self.n_cells is None or self.kv_unified
         require(shares, "n_cells", "left out without kv_unified: sequences share no cache then")
-        require(self.flash_attn in _FLASH_ATTN, "flash_attn", "one of " + ", ".join(_FLASH_ATTN), self.flash_attn)
+        require(self.flash_attn in _FLASH_ATTN, "flash_attn", _one_of(_FLASH_ATTN), self.flash_attn)
         for name in ("type_k", "type_v"):
-            require(getattr(self, name) in KV_TYPES, name, "one of " + ", ".join(KV_TYPES), getattr(self, name))
+            require(getattr(self, name) in KV_TYPES, name, _one_of(KV_TYPES), getattr(self, name))
         is_plain = self.flash_attn != "off" or self.type_v in ("f32", "f16", "bf16")
         require(is_plain, "type_v", "f32, f16 or bf16 without flash attention", self.type_v)
         threads_of(self)  # what the machine does not have shows before a model is loaded
+
+    @property
+    def positions_id(self) -> str:
+        """Names how positions are computed; "": as the model says. What a cache holds depends on it."""
+        names = ("rope_scaling", "yarn_orig_ctx", *_ROPE_FLOATS)
+        given = [(name, getattr(self, name)) for name in names if getattr(self, name) != getattr(ContextParams, name)]
+        return f" {given}" if given else ""
 
     def _is_left_out(self, name: str) -> bool:
         """Whether a field is None, as it is by default."""
@@ -113,7 +139,20 @@ _FLASH_ATTN = {
     "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
 }
 
+_ROPE_SCALING = {
+    name: getattr(lib, f"LLAMA_ROPE_SCALING_TYPE_{name.upper().replace('AUTO', 'UNSPECIFIED')}")
+    for name in ("auto", "none", "linear", "yarn")
+}
+_YARN_FLOATS = ("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast")
+_ROPE_FLOATS = {"rope_freq_base": 0, "rope_freq_scale": 0, **dict.fromkeys(_YARN_FLOATS, -1)}
+"""The least of each."""
+_FLOAT_MAX = 3e38  # of 32 bits
+
 _HEAD_CONTEXT = {"target": lib.PYMTP_HEAD_CONTEXT_TARGET, "chained": lib.PYMTP_HEAD_CONTEXT_CHAINED}
+
+
+def _one_of(names: Iterable[str]) -> str:
+    return "one of " + ", ".join(names)
 
 
 def resolved(model: object, params: ContextParams, n_seq_max: int | None) -> ContextParams:
@@ -177,6 +216,9 @@ def native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> An
     native.flash_attn_type = _FLASH_ATTN[params.flash_attn]
     native.type_k = KV_TYPES[params.type_k]
     native.type_v = KV_TYPES[params.type_v]
+    native.rope_scaling_type = _ROPE_SCALING[params.rope_scaling]
+    for name in (*_ROPE_FLOATS, "yarn_orig_ctx", "offload_kqv"):
+        setattr(native, name, getattr(params, name))
     native.moe_cache_size = params.moe_cache_mib << 20
     native.no_perf = False
     return native

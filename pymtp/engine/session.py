@@ -115,8 +115,8 @@ class Session(DraftLimits, Snapshots):
         self._counters = CounterReader(self._handle)
         self.n_reduced = 0
         """Candidates that passes prepare: see reduce_logits."""
-        self.model_id = self._state_id = model_id
-        """Names the weights."""
+        self.model_id = self._state_id = model_id + params.positions_id
+        """Names the weights, and how positions are computed."""
         self.n_seq_max = n_seq_max
         """Sequences that the session holds."""
         self.n_cells: int = params.n_cells or self.n_ctx * n_seq_max

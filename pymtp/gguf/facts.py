@@ -129,7 +129,7 @@ def model_facts(path: str | os.PathLike[str], draft_model: str | os.PathLike[str
         raise ModelError(f"{model.path} holds only MTP heads; {what}")
     if draft_model is None:
         return _info(model, None)
-    heads = read_model(draft_model)
+    heads = read_model(draft_model, model.replaced)
     if problem := mismatch(model, heads):
         raise ModelError(f"{problem}; name the draft file that belongs to the model, or none")
     return _info(model, heads)
@@ -150,7 +150,7 @@ def find_draft_model(path: str | os.PathLike[str]) -> tuple[ModelFile | None, st
     problems: list[str] = []
     for candidate in side_files_of(model) if model.n_heads == 0 else []:
         try:
-            heads = ModelFile(candidate)
+            heads = ModelFile(candidate, model.replaced)
             if problem := mismatch(model, heads):
                 problems.append(problem)
             else:

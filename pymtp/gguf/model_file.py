@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from pymtp.errors import ModelError
+from pymtp.errors import ModelError, require
 from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
 from pymtp.gguf.limits import MAX_LAYERS, index_problem, metadata_problem
 from pymtp.gguf.shards import Shard, read_shards
@@ -44,9 +44,14 @@ def is_assistant(architecture: str) -> bool:
     return architecture.endswith("-assistant")
 
 
-def read_model(path: str | os.PathLike[str]) -> ModelFile:
-    """The GGUF at `path`; a ModelFile is what was read before, and is not read again."""
-    return path if isinstance(path, ModelFile) else ModelFile(Path(path))
+def read_model(path: str | os.PathLike[str], metadata: Mapping[str, Value] | None = None) -> ModelFile:
+    """The GGUF at `path`, with `metadata` in the place of its own; a ModelFile is what was read before.
+
+    Raises InvalidParameter for metadata of another type than the file's.
+    """
+    if isinstance(path, ModelFile) and (not metadata or path.replaced == metadata):
+        return path
+    return ModelFile(Path(path), metadata)
 
 
 class ModelFile:
@@ -55,10 +60,16 @@ class ModelFile:
     Stands for its path wherever a path is asked for. Raises ModelError as `read_shards` does.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, metadata: Mapping[str, Value] | None = None) -> None:
         self.path = path
         self.shards: list[Shard] = read_shards(path)
-        self.metadata: dict[str, Value] = self.shards[0].header.metadata
+        self.replaced = metadata or {}
+        """What stands in the place of the file's own metadata."""
+        own = self.shards[0].header.metadata
+        for key, value in self.replaced.items():
+            type_here = type(own.get(key, value))
+            require(type_here is type(value), "override_kv", f"{type_here.__name__} for {key}, as in the file", value)
+        self.metadata: dict[str, Value] = {**own, **self.replaced}
         self._by_layer: dict[str, list[int | float | str]] = {}
         self.tensors: dict[str, TensorInfo] = {
             tensor.name: tensor for shard in self.shards for tensor in shard.header.tensors

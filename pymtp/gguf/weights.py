@@ -24,8 +24,10 @@ _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 _EXPERT_TABLE, _TOKEN_TABLE, _I32 = ".ffn_gate_tid2eid.weight", "masked_embd_ordering", 26
 
 
-def fingerprint(shards: Iterable[Shard]) -> str:
+def fingerprint(shards: Iterable[Shard], metadata: Sequence[tuple[str, object]] = ()) -> str:
     """A fingerprint of the weights in files: 32 hex digits over their headers and samples of their data.
+
+    `metadata` stands in the place of the files' own.
 
     Reads a few hundred kilobytes, whatever the size of the files.
     """
@@ -37,6 +39,8 @@ def fingerprint(shards: Iterable[Shard]) -> str:
                 file.seek(max(0, shard.size_bytes - _SAMPLE_BYTES) * i // (_N_SAMPLES - 1))
                 digest.update(file.read(_SAMPLE_BYTES))
             digest.update(str(shard.size_bytes).encode())
+    if metadata:
+        digest.update(repr(sorted(dict(metadata).items())).encode())
     return digest.hexdigest()[:32]
 
 

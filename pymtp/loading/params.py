@@ -55,6 +55,8 @@ class ModelParams:
     """Where `n_ctx` is not given either: the smallest context for which more layers have room on the devices."""
     load_mode: LoadMode = "auto"
     """How the file is read: mapped into memory, locked there, or past the cache of the system (dio)."""
+    override_kv: Sequence[tuple[str, int | float | bool | str]] = ()
+    """Keys of the metadata, and values in the place of the file's, of the same types; for the heads too."""
     lora: Sequence[StrPath | tuple[StrPath, float]] = ()
     """LoRA adapters, GGUF files, each with its scale or with 1; applied to trunk and heads. See Model.adapters."""
     mmproj: StrPath | None = None
@@ -103,6 +105,8 @@ class ModelParams:
         require(are_servers, "rpc", "a list of different servers, each host:port", self.rpc)
         are_shares = _all(self.tensor_split, _is_share) and (not self.tensor_split or sum(self.tensor_split) > 0)
         require(are_shares, "tensor_split", "shares of 0 or more, not all 0", self.tensor_split)
+        allowed = "pairs of a key and a number, True, False or a string, of at most 127 bytes each"
+        require(_all(self.override_kv, _is_metadata), "override_kv", allowed, self.override_kv)
         allowed = "pairs of a regular expression and a buffer type"
         require(_all(self.override_tensor, _is_override), "override_tensor", allowed, self.override_tensor)
 
@@ -132,6 +136,14 @@ def _is_endpoint(value: object) -> bool:
 
 def _is_mib(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
+
+
+def _is_metadata(value: object) -> bool:
+    if not isinstance(value, (tuple, list)) or len(value) != 2 or not isinstance(value[0], str):
+        return False
+    key, given = value
+    fits = isinstance(given, float) or (isinstance(given, int) and -(2**63) <= given < 2**63)
+    return 0 < len(key.encode()) < 128 and (fits or (isinstance(given, str) and len(given.encode()) < 128))
 
 
 def _is_adapter(value: object) -> bool:

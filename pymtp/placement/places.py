@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import c_float  # llama.cpp divides layers in single precision
 from dataclasses import dataclass
 from itertools import accumulate
@@ -78,6 +78,9 @@ def places(
     for i, (spot, here) in enumerate(zip([*devices, host], tensors, strict=True)):
         experts = [(size, layer or 0) for name, size, layer in here if re.search(EXPERTS, name)]
         layers = tuple(layer for layer, owner in enumerate(owners[:-1]) if owner == i)
+        cached: Iterable[int] = layers
+        if demand.has_cache_on_host:
+            cached = stored if spot is host else ()
         compute_bytes = demand.context.compute_bytes if i in owners else 0
         compute_bytes += demand.kept_bytes if i == owners[-1] else 0
         compute_bytes += demand.assistant_bytes if spot is not host and not spot.is_remote else 0
@@ -92,7 +95,7 @@ def places(
                 weight_bytes=sum(size for _, size, _ in here),
                 expert_bytes=sum(size for size, _ in experts),
                 expert_layers=tuple(sorted({layer for _, layer in experts})),
-                cache_bytes=sum(stored.get(layer, 0) for layer in layers),
+                cache_bytes=sum(stored.get(layer, 0) for layer in cached),
                 compute_bytes=compute_bytes,
             )
         )

@@ -11,6 +11,7 @@ from functools import partial
 from pymtp.drafting.choice import DraftChoice, choose_drafter
 from pymtp.drafting.params import StrPath
 from pymtp.gguf.facts import GgufInfo
+from pymtp.gguf.model_file import read_model
 from pymtp.options import Params
 from pymtp.placement.cache import MemoryEstimate
 from pymtp.placement.devices import host_free_bytes
@@ -39,7 +40,7 @@ def plan(path: StrPath, params: Params) -> MemoryPlan:
 
     Raises what Model does for a file, devices and buffer types.
     """
-    info, choice = choose_drafter(path, params.drafting)
+    info, choice = choose_drafter(read_model(path, dict(params.model.override_kv)), params.drafting)
     target = LoadTarget(params.model, info)
     try:
         found = plan_memory(info, params, choice, target)

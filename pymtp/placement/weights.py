@@ -35,6 +35,8 @@ class Demand:
     """Weights of a model that drafts in the place of heads."""
     moe_cache_bytes: int = 0
     """A cache of experts, on all devices together."""
+    has_cache_on_host: bool = False
+    """Whether the caches of all layers are there, wherever the layers are."""
 
     @property
     def has_output(self) -> bool:
@@ -77,4 +79,5 @@ def demand(info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | Non
         kept_bytes,
         sum(map(tensor_bytes, assistant)),
         context.moe_cache_mib << 20,
+        not context.offload_kqv,
     )

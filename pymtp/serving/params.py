@@ -60,8 +60,8 @@ class GenerationParams:
     slot: int | None = None
     """The slot of the model to run in; None: any that is free."""
     n_keep: int | None = None
-    """When the context is full, keep this many of the first tokens, drop half of the others, and continue; None: the
-    text ends then. Only with models whose memory can move positions."""
+    """When the context is full, keep this many of the first tokens, drop half of the others, and continue; -1: the
+    whole prompt; None: the text ends then. Only with models whose memory can move positions."""
 
     lora: Mapping[int, float] | None = None
     """LoRA adapters that the text applies, by their numbers, each with its scale, and no others; None: those of
@@ -108,9 +108,9 @@ class GenerationParams:
             require(not self.forced, "logprobs", "left out where acceptance is forced")
         if self.draft_max not in (None, "auto"):
             _check_int("draft_max", self.draft_max, 0, "auto, 0 (no drafts) or more")
-        for name in ("slot", "n_keep"):
+        for name, least in (("slot", 0), ("n_keep", -1)):
             if getattr(self, name) is not None:
-                _check_int(name, getattr(self, name), 0, "0 or more")
+                _check_int(name, getattr(self, name), least, f"{least} or more")
         lookups = (None, "off", "self", "shared")
         require(self.draft_lookup in lookups, "draft_lookup", "off, self or shared", self.draft_lookup)
         require(isinstance(self.draft_owner, str), "draft_owner", "a string", self.draft_owner)

@@ -255,7 +255,8 @@ class TokenSequence:
 
     def what_goes(self) -> tuple[int, int]:
         """What can be let go of when the context is full: the position of the first token, and how many."""
-        n_keep = max(min(self.n_keep or 0, self.n_decoded - 2), 0)
+        n_keep = self.n_prompt if self.n_keep == -1 else self.n_keep or 0
+        n_keep = max(min(n_keep, self.n_decoded - 2), 0)
         return n_keep, (self.n_decoded - n_keep) // 2
 
     def shift(self, position: int, n: int) -> None:
