@@ -66,9 +66,17 @@ def options_of(fields: GenerationFields, *, n_probs: int | None, n_slots: int, s
 
 
 def params_of(
-    fields: GenerationFields, defaults: GenerationParams, vocabulary: Vocabulary, *, n_probs: int | None, shifts: bool
+    fields: GenerationFields,
+    defaults: GenerationParams,
+    vocabulary: Vocabulary,
+    *,
+    n_probs: int | None,
+    n_keep: int | None,
 ) -> GenerationParams:
-    """The parameters of the generation. Raises ApiError, and InvalidParameter for a value out of range."""
+    """The parameters of the generation; `n_keep` None: a full context ends it.
+
+    Raises ApiError, and InvalidParameter for a value out of range.
+    """
     _refuse_unsupported(fields)
     asked: dict[str, Any] = {name: getattr(fields, name) for name in (*_SAMPLING, *_GENERATION)}
     for name, (least, most) in _CLAMPED.items():
@@ -92,8 +100,8 @@ def params_of(
         for name in unknown:
             ignore(f"the sampler {name!r}, which there is not")
     asked["slot"] = fields.id_slot if _first(fields.id_slot, -1) >= 0 else None
-    if shifts:
-        asked["n_keep"] = max(_first(fields.n_keep, 0), 0)
+    if n_keep is not None:
+        asked["n_keep"] = max(_first(fields.n_keep, n_keep), -1)
     options = {name: value for name, value in asked.items() if value is not None}
     if fields.seed is not None:
         options["seed"] = None if fields.seed in (-1, RANDOM_SEED) else fields.seed

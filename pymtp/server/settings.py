@@ -66,6 +66,8 @@ class ServerSettings:
     """Where the thinking goes, where a request does not say: see ChatParams."""
     has_context_shift: bool = False
     """Whether a full context lets go of its oldest part; else the text ends."""
+    n_keep: int = 0
+    """Tokens of the prompt that it keeps then, where a request does not say; -1: all of it."""
     cache_bytes: int = 8 << 30
     """Host memory for what slots held before."""
     cache_dir: Path | None = None

@@ -75,7 +75,8 @@ class ServerState:
     ) -> list[LiveAnswer]:
         """Ask for what a request asks for; `of_chat` are parameters that chats alone have. Raises ApiError."""
         settings = self.settings
-        params = params_of(fields, settings.params, self.vocabulary, n_probs=n_probs, shifts=settings.has_context_shift)
+        n_keep = settings.n_keep if settings.has_context_shift else None
+        params = params_of(fields, settings.params, self.vocabulary, n_probs=n_probs, n_keep=n_keep)
         # texts are shared between requests with the same key only
         params = replace(params, cache_scope=self.cache_scope, draft_owner=self.key_id, **of_chat)
         options = options_of(fields, n_probs=n_probs, n_slots=self.served.n_slots, settings=settings)
