@@ -765,3 +765,15 @@ def test_a_stream_takes_headers_as_any_response_does() -> None:
         b"x-own": b"kept",
     }
     assert b"".join(each["body"] for each in body) == b"data: first\n\ndata: second\n\n"
+
+
+def test_all_paths_begin_with_the_prefix() -> None:
+    settings = ServerSettings(api_prefix="/llm", api_keys=("k",))
+    with running(lambda: Model(n_ctx=64, n_threads=1), settings) as client:
+        key = {"Authorization": "Bearer k"}
+        assert client.send("GET", "/llm/v1/models", headers=key).status == 200
+        assert client.get("/llm/v1/models").status == 401
+        assert (
+            client.get("/llm/health").status == client.get("/llm/").status == client.get("/llm/page.js").status == 200
+        )
+        assert [client.get(path).status for path in ("/", "/health", "/v1/models", "/llm", "/llmx/health")] == [404] * 5

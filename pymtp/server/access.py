@@ -48,7 +48,8 @@ class Access:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        asked, path = Headers(scope=scope), scope["path"]
+        asked, prefix = Headers(scope=scope), self._settings.api_prefix
+        path = scope["path"].removeprefix(prefix)
         name = _name(asked.get("x-request-id"))
         request_id.set(name)
         without_effect: list[str] = []
@@ -67,6 +68,9 @@ class Access:
             await send(message)
 
         try:
+            if not scope["path"].startswith(f"{prefix}/"):
+                raise ApiError(404, f"there is nothing at {scope['path']}: all paths begin with {prefix}/")
+            scope["path"] = path
             if scope["method"] == "OPTIONS":
                 headers |= self._preflight_headers(asked)
                 await Response()(scope, receive, send_with_headers)

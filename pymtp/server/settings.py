@@ -76,6 +76,8 @@ class ServerSettings:
     """Room for them there."""
     shares_cache: bool = False
     """Whether requests with different keys reuse one another's prompts, which times of answers show."""
+    api_prefix: str = ""
+    """What stands before all paths, such as /llm."""
     cors_origins: str = "*"
     """Origins whose pages may ask: `*` for all, `localhost` for those of this machine, or one."""
     cors_credentials: bool = True
