@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from pymtp_cli.app import app
@@ -94,8 +95,8 @@ def served(*flags: str) -> Iterator[tuple[subprocess.Popen[str], Client]]:
     command = [sys.executable, "-m", "pymtp_cli", "serve", "-c", "512", "-np", "1", "-t", "1", "--port", "0"]
     with subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        line = next(line for line in process.stderr if '"listening"' in line)
-        client = Client(int(json.loads(line)["addresses"][0].rpartition(":")[2]), None)
+        line = next(line for line in process.stderr if "listening" in line)
+        client = Client(urlsplit(line.rpartition("=")[2]).port or 0, None)
         end = time.monotonic() + 60
         try:
             while True:

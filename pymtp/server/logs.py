@@ -1,4 +1,4 @@
-"""The server's log: one line of JSON for each event, on stderr. And the names of requests, answers and their parts.
+"""The server's log: a line for each event, on stderr. And the names of requests, answers and their parts.
 
 Owns the form of the lines and the id of the request that they belong to.
 """
@@ -9,10 +9,12 @@ import contextvars
 import logging
 import secrets
 import sys
-import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from pymtp.errors import InvalidParameter
 
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
 """The request that is being answered."""
@@ -23,24 +25,50 @@ _logger = logging.getLogger("pymtp.server")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-def set_up(*, is_quiet: bool = False) -> None:
-    """Write the log to stderr; quiet: warnings and errors only."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    _logger.handlers = [handler]
+def set_up(*, is_quiet: bool = False, is_json: bool = False, file: Path | None = None) -> None:
+    """Write the log to stderr, and to the end of a file; quiet: warnings and errors only.
+
+    Raises InvalidParameter for a file that cannot be written.
+    """
+    _logger.handlers = [logging.StreamHandler(sys.stderr)]
+    try:
+        _logger.handlers += [logging.FileHandler(file, encoding="utf-8")] if file else []
+    except OSError as error:
+        raise InvalidParameter("log_file", f"a file that can be written ({error.strerror})", value=str(file)) from None
+    for handler in _logger.handlers:
+        handler.setFormatter(_Json() if is_json else _Plain())
     _logger.propagate = False
     _logger.setLevel(logging.WARNING if is_quiet else logging.INFO)
 
 
 def log(event: str, *, level: str = "info", **fields: Any) -> None:
     """Write one line."""
-    number = _LEVELS[level]
-    if not _logger.isEnabledFor(number):
-        return
-    line: dict[str, Any] = {"time": round(time.time(), 3), "level": level, "event": event}
     if request_id.get():
-        line["request"] = request_id.get()
-    _logger.log(number, msgspec.json.encode(line | fields).decode())
+        fields["request"] = request_id.get()
+    _logger.log(_LEVELS[level], event, extra={"fields": fields})
+
+
+class _Json(logging.Formatter):
+    """One object for each event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"time": round(record.created, 3), "level": record.levelname.lower(), "event": record.msg}
+        return msgspec.json.encode(line | vars(record)["fields"]).decode()
+
+
+class _Plain(logging.Formatter):
+    """Time, level and event, then names and values; a value that has spaces is in JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = vars(record)["fields"].items()
+        values = " ".join(f"{name}={_word(value)}" for name, value in fields)
+        when = self.formatTime(record, "%Y-%m-%d %H:%M:%S")
+        return f"{when} {record.levelname.lower()}: {record.msg} {values}".rstrip()
+
+
+def _word(value: object) -> str:
+    text = str(value)
+    return text if text.isprintable() and text and " " not in text else msgspec.json.encode(text).decode()
 
 
 def ignore(what: str) -> None:

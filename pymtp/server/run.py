@@ -36,13 +36,16 @@ def serve(
     ssl_cert: Path | None = None,
     ssl_key: Path | None = None,
     is_quiet: bool = False,
+    is_json: bool = False,
+    log_file: Path | None = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C. What has begun is completed first; a second signal ends it at once.
 
-    Raises InvalidParameter for an address or a certificate that cannot be used, and what `load` raises.
+    `is_json`, `log_file`: see logs.set_up. Raises InvalidParameter for an address, a certificate or a file that cannot
+    be used, and what `load` raises.
     """
     _check_certificate(ssl_cert, ssl_key)
-    logs.set_up(is_quiet=is_quiet)
+    logs.set_up(is_quiet=is_quiet, is_json=is_json, file=log_file)
     return_large_blocks()
     _allow_many_files()
     sockets = [bound(host, port) for host in hosts]
@@ -59,8 +62,10 @@ def serve(
         ssl_keyfile=ssl_key,
     )
     server = _Server(config)
-    addresses = [f"{host}:{each.getsockname()[1]}" for host, each in zip(hosts, sockets, strict=True)]
-    logs.log("listening", addresses=addresses)
+    for host, each in zip(hosts, sockets, strict=True):
+        name = f"[{host}]" if ":" in host else host
+        url = f"http{'s' * (ssl_cert is not None)}://{name}:{each.getsockname()[1]}{settings.api_prefix}"
+        logs.log("listening", **{"page": f"{url}/"} if settings.has_page else {}, api=f"{url}/v1")
     _run(server.serve(sockets=sockets))
     served = app.state.served
     if served.error is not None:
