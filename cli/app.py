@@ -68,7 +68,7 @@ class PymtpCommand(_Helps, TyperCommand):
         args = _color_flag(args)
         if _name(ctx) in OF_LLAMA_CPP:
             read = {name for param in self.params for name in param.envvar or ()}
-            args = [*from_variables(os.environ, read, _say), *args]
+            args = [*from_variables(os.environ, read, known, _say), *args]
             args = translated(args, known, values_of_flags(self.params), _say)
         if name := first_unknown(args, self.params, known, ends=False):
             others = _flags_by_command(ctx.parent) if ctx.parent else {}
@@ -191,8 +191,15 @@ def _print_error(message: str, code: int) -> int:
 def _usage_text(error: Any) -> str:
     param = getattr(error, "param", None)
     if param is not None and error.message:
-        return f"Invalid value for {'/'.join(param.opts)}: {error.message}"
+        return f"Invalid value for {'/'.join(param.opts)}{_variable(error.ctx, param)}: {error.message}"
     return str(error.format_message()).rstrip(".")
+
+
+def _variable(ctx: Any, param: Any) -> str:
+    """The variable that a flag's value comes from, for its error."""
+    source = ctx and ctx.get_parameter_source(param.name)
+    named = [name for name in param.envvar or () if name in os.environ]
+    return f" ({named[0]})" if named and source and source.name == "ENVIRONMENT" else ""
 
 
 def _command_path(error: Any) -> str:

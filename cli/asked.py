@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import typer
 
 from pymtp import InvalidParameter
+from pymtp.errors import require
 from pymtp.sampling.params import SamplingParams, samplers_from_letters
 from pymtp.text.files import read_text
 
@@ -43,9 +44,23 @@ def placement_of(flags: Values) -> dict[str, Any]:
     return {**others, "fit": flags.fit == "on", "lora": tuple(lora)}
 
 
+def context_of(flags: Values) -> dict[str, Any]:
+    """Keywords for ContextParams."""
+    from pymtp import ContextParams
+
+    given = given_for(ContextParams, flags)
+    if flags.rope_scale is not None:
+        if "rope_freq_scale" in given:
+            raise typer.BadParameter("--rope-scale and --rope-freq-scale say the same: leave one out")
+        scale = flags.rope_scale
+        require(isinstance(scale, float) and scale > 0, "rope_scale", "a number above 0", scale)
+        given["rope_freq_scale"] = 1 / scale
+    return given
+
+
 def model_options_of(flags: Values) -> dict[str, Any]:
     """Keywords for Model."""
-    from pymtp import ContextParams, DraftParams
+    from pymtp import DraftParams
 
     if flags.draft in ("mtp", "lookup") and flags.draft_max == 0:
         raise typer.BadParameter(f"--draft {flags.draft} and --draft-max 0 contradict each other: leave one out")
@@ -54,7 +69,7 @@ def model_options_of(flags: Values) -> dict[str, Any]:
         "n_gpu_layers": flags.n_gpu_layers,
         "n_ctx": None,
         "draft_model": None,
-        **given_for(ContextParams, flags),
+        **context_of(flags),
         **given_for(DraftParams, flags),
         "draft": flags.draft if flags.draft_max else "none",
     }

@@ -47,6 +47,8 @@ def batch(own: Values) -> None:
         given = replace(given, sampling=replace(given.sampling, seed=0))
     note_embedded(path)
     pymtp.exit_on_abort()
+    if own.verbose:
+        pymtp.set_log_level("info")
     with answering() as show:
         settings = ServerSettings(params=given, cache_bytes=0, image_rows_max=2**31)
         n_failed = run_batch(lambda: pymtp.Model(path, **options), settings, requested, output, show or _say_nothing)

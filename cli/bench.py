@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .asked import given_for, placement_of
+from .asked import context_of, placement_of
 from .bench_progress import measuring
 from .context import find_model, note_embedded, warn_beyond_training
 from .flags import Values, with_flags
@@ -108,7 +108,7 @@ def _variants(own: Values) -> tuple[Variant, ...]:
     from pymtp import ContextParams, ModelParams
     from pymtp.benchmark import Variant
 
-    threads = {name: value for name, value in given_for(ContextParams, own).items() if not isinstance(value, list)}
+    threads = {name: value for name, value in context_of(own).items() if not isinstance(value, list)}
     common = {
         "draft_model": Path(own.draft_model) if own.draft_model else None,
         "mtp_context": own.mtp_context,

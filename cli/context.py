@@ -34,6 +34,11 @@ class Found(NamedTuple):
     """Keywords for Model."""
     asked: Asked
 
+    def warn_beyond_training(self) -> None:
+        """See below; positions that are scaled by hand reach as far as that makes them."""
+        scale = self.options.get("rope_freq_scale") or 1
+        warn_beyond_training(self.options["n_ctx"], int(self.info.n_ctx_train / scale))
+
 
 def find(own: Values, path: str | None, **others: Any) -> Found:
     """The model that the flags of a command name, downloaded if need be. `others`: fields of GenerationParams.
@@ -48,9 +53,11 @@ def look_at(path: str | None, options: dict[str, Any], asked: Asked) -> Found:
     """The model in a file. See `find`."""
     from pymtp.embedded import model_path
     from pymtp.gguf.facts import model_facts
+    from pymtp.gguf.model_file import read_model
 
     # takes milliseconds; a bad file shows at once
-    info = model_facts(path or model_path(), options["draft_model"] if path else None)
+    file = read_model(path or model_path(), dict(options.get("override_kv", ())))
+    info = model_facts(file, options["draft_model"] if path else None)
     return Found(path, info, asked.params(info.sampling), options, asked)
 
 
@@ -82,7 +89,7 @@ def load(found: Found, **more: Any) -> Model:
         model = pymtp.Model(found.info.model_file, **{**options, **files}, **more, on_load=on_load)
     if options["draft"] == "none" and options["draft_max"] not in ("auto", 0):
         print_stderr(f"pymtp: --draft-max {options['draft_max']} does nothing with --draft none")
-    warn_beyond_training(options["n_ctx"], found.info.n_ctx_train)
+    found.warn_beyond_training()
     if model.info.draft_model and not options["draft_model"]:
         print_stderr(f"pymtp: drafting with {model.info.draft_source}")
     note_room(model)

@@ -63,7 +63,7 @@ def inspect(own: Values) -> None:
     from pymtp.inspection import inspect_model
     from pymtp.loading.params import ModelParams
 
-    file = read_model(path or embedded_path())
+    file = read_model(path or embedded_path(), dict(own.override_kv))
     found = inspect_model(file, n_ctx=own.n_ctx, n_ubatch=own.n_ubatch, type_k=own.type_k, type_v=own.type_v)
     warn_beyond_training(own.n_ctx, found.info.n_ctx_train)
     try:

@@ -6,8 +6,11 @@ and texts only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
+
+from pymtp.errors import InvalidParameter
 
 Table = Mapping[str, str]
 
@@ -24,7 +27,7 @@ def found(meanings: Table, name: str) -> str | None:
 
 
 MEANS = table("""
--v --log-verbose: --verbose
+--log-verbose: --verbose
 --predict: --n-predict
 --webui: --ui
 --no-webui: --no-ui
@@ -56,8 +59,9 @@ SWITCHES = table(f"""
 --spec-draft-backend-sampling --no-spec-draft-backend-sampling: devices pick drafts where that changes nothing
 --mmproj-auto --no-mmproj --no-mmproj-auto: a projector is loaded where --mmproj names one
 --cache-idle-slots --no-cache-idle-slots: --cache-ram keeps the prompts of idle slots
---log-disable: the log goes to stderr, and can be redirected
---log-prefix --no-log-prefix --log-timestamps --no-log-timestamps --log-jsonl --no-log-jsonl: the log has lines of JSON
+--log-jsonl --no-log-jsonl: only serve has a log
+--log-disable: --quiet leaves out all but warnings and errors
+--log-prefix --no-log-prefix --log-timestamps --no-log-timestamps: a line of the log begins with its time and level
 -no-ag --no-agent --no-ui-mcp-proxy --no-webui-mcp-proxy: a server runs no tools
 --models-autoload --no-models-autoload: a server has one model
 --no-skip-chat-parsing: answers are always parsed
@@ -71,9 +75,8 @@ VALUED = table(f"""
 -sps --slot-prompt-similarity: a prompt goes to the slot that holds most of it
 --cache-reuse: what a slot holds is used again from its beginning
 --threads-http: one thread serves all connections
---sse-ping-interval: streams need none
 --sleep-idle-seconds: a server keeps its model
---log-file: the log goes to stderr, and can be redirected
+--log-file: only serve has a log
 --log-colors: the log has no colours
 -lv --verbosity --log-verbosity: --verbose shows llama.cpp's log
 --mtmd-batch-max-tokens: images are computed one by one
@@ -95,6 +98,7 @@ VARIABLES = {
     "--metrics": "LLAMA_ARG_ENDPOINT_METRICS",
     "--api-key": "LLAMA_API_KEY",
     "--slots": "LLAMA_ARG_ENDPOINT_SLOTS",
+    "--rope-scaling": "LLAMA_ARG_ROPE_SCALING_TYPE",
     "--reasoning-format": "LLAMA_ARG_THINK",
     "--reasoning-budget": "LLAMA_ARG_THINK_BUDGET",
     "--draft-model": "LLAMA_ARG_SPEC_DRAFT_MODEL",
@@ -114,7 +118,7 @@ def ignored(name: str) -> tuple[str, int] | None:
 
 def variables(flags: Sequence[str]) -> list[str]:
     """llama.cpp's variables of a flag, by its names."""
-    long = [flag for flag in flags if flag.startswith("--") and flag != "--draft"]
+    long = [flag for flag in flags if re.match("--(?!no-|draft$)", flag)]
     named = [VARIABLES[flag] for flag in long if flag in VARIABLES]
     return named or ["LLAMA_ARG_" + flag.lstrip("-").upper().replace("-", "_") for flag in long]
 
@@ -154,21 +158,39 @@ def translated(
     return result
 
 
-def from_variables(environment: Mapping[str, str], read: Collection[str], say: Callable[[str], object]) -> list[str]:
-    """Flags of llama-server's variables that no flag of pymtp has (`read`: those that one has)."""
+def from_variables(
+    environment: Mapping[str, str], read: Collection[str], known: Collection[str], say: Callable[[str], object]
+) -> list[str]:
+    """Flags of llama-server's variables that no flag of pymtp has.
+
+    `read`: the variables that one has; `known`: the command's flags. Raises InvalidParameter for a value that has no
+    meaning here.
+    """
     result: list[str] = []
     for variable, value in environment.items():
         if not variable.startswith("LLAMA_ARG_") or variable in read:
             continue
-        flag = "--" + variable.removeprefix("LLAMA_ARG_").lower().replace("_", "-")
+        name = variable.removeprefix("LLAMA_ARG_")
+        flag, negated = f"--{_flag_name(name)}", f"--no-{_flag_name(name.removeprefix('NO_'))}"
         if _takes_words(flag):
+            if _meaning(flag, value)[0] == flag:
+                words = [key.partition("=")[2] for key in MEANS if key.startswith(f"{flag}=")]
+                raise InvalidParameter(variable, f"one of {', '.join(words)}", value=value)
             result += [flag, value]
+        elif name.startswith("NO_") and negated in known:
+            result.append(negated)
         elif flag in MEANS:
             word = flag if value.lower() in _TRUE else "--no-" + flag[2:]
             result += [word] if value and word in MEANS else []
         elif not ignored(flag):
             say(f"{variable} is not read: pymtp has no {flag}")
     return result
+
+
+def _flag_name(name: str) -> str:
+    """A flag without its dashes, by its variable without LLAMA_ARG_."""
+    named = next((flag[2:] for flag, variable in VARIABLES.items() if variable == f"LLAMA_ARG_{name}"), None)
+    return named or name.lower().replace("_", "-")
 
 
 _TRUE = ("1", "true", "on", "yes", "enabled")

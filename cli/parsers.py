@@ -153,6 +153,26 @@ def overrides(text: str) -> list[tuple[str, str]]:
     return [pair("=", "PATTERN=BUFFER,...")(part) for part in text.split(",")]
 
 
+def metadata(text: str) -> list[tuple[str, Any]]:
+    """Keys of a GGUF's metadata, and values."""
+    return [_metadata(item) for item in _items(text)]
+
+
+def _metadata(item: str) -> tuple[str, Any]:
+    key, _, typed = item.partition("=")
+    kind, _, value = typed.partition(":")
+    try:
+        return key, _TYPES[kind](value)
+    except (KeyError, ValueError):
+        raise typer.BadParameter(f"must be KEY=int|float|bool|str:VALUE,..., not {item!r}") from None
+
+
+_TYPES: dict[str, Parser] = {
+    **{"int": int, "float": float, "str": str},
+    "bool": {"true": True, "false": False}.__getitem__,
+}
+
+
 def files(text: str) -> list[tuple[str, float]]:
     """Files, each with a scale of 1."""
     return [(file, 1.0) for file in _items(text)]

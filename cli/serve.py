@@ -14,7 +14,7 @@ from pymtp.server.settings import ServerSettings
 from pymtp.text.files import read_text
 
 from .asked import ChatFlags, chat_flags_of, given_for
-from .context import find, note_embedded, note_room, warn_beyond_training
+from .context import find, note_embedded, note_room
 from .errors import CommandError
 from .flags import Values, with_flags
 from .forced import forced_by_flags
@@ -64,7 +64,7 @@ def serve(own: Values) -> None:
         options["lora"] = [(file, 0.0) for file, _ in options["lora"]]
     settings = _settings(own, found.params, chat_flags, keys)
     note_embedded(found.path)
-    warn_beyond_training(options["n_ctx"], found.info.n_ctx_train)
+    found._replace(options=options).warn_beyond_training()
     pymtp.exit_on_abort()
     if own.verbose:
         pymtp.set_log_level("info")
@@ -82,6 +82,8 @@ def serve(own: Values) -> None:
         ssl_cert=own.ssl_cert_file,
         ssl_key=own.ssl_key_file,
         is_quiet=own.quiet,
+        is_json=own.log_jsonl,
+        log_file=own.log_file,
     )
 
 
@@ -94,6 +96,7 @@ def _settings(own: Values, params: GenerationParams, chat_flags: ChatFlags, keys
         "template_kwargs": chat_flags.kwargs,
         "cache_bytes": own.cache_mib << 20,
         "cache_disk_bytes": own.cache_disk_mib << 20,
+        "api_prefix": "/" * bool(own.api_prefix) + own.api_prefix.strip("/"),
         "is_verbose": own.verbose,
     }
     return ServerSettings(**own_settings)

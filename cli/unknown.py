@@ -23,7 +23,7 @@ LLAMA_CPP = table("""
 -bf --binary-file: use --file
 --in-prefix --in-prefix-bos --in-suffix: leave it out: the chat template writes them
 --keep --context-shift --no-context-shift: a text ends where the context is full (-c)
---reasoning-budget-message --override-kv --rerank* --pooling --embd-* -embd --embedding* --api-prefix --prompt-cache*:
+--reasoning-budget-message --rerank* --pooling --embd-* -embd --embedding* --prompt-cache*:
 -sp --special -ptc --print-token-count --verbose-prompt: --json shows the tokens
 --display-prompt --no-display-prompt --simple-io: leave it out: only the answer is printed
 --show-timings --no-show-timings: run prints statistics unless --quiet is given
@@ -41,7 +41,7 @@ LLAMA_CPP = table("""
 -mmp: use --load-mode none, mmap, mlock, mmap+mlock or dio
 -ncffn --n-cpu-ffn: use --override-tensor
 -fitp --fit-print: pymtp inspect shows what goes where
---rope-* --yarn-* -gan --grp-attn-n -gaw --grp-attn-w: the model's metadata decides
+-gan --grp-attn-n -gaw --grp-attn-w: the model's metadata decides
 --draft-n: use --draft-max
 --draft-n-min: use --draft-min
 --spec-type: see --draft and --draft-lookup
@@ -49,7 +49,6 @@ LLAMA_CPP = table("""
 -ag -no-ag --*agent --tools* --*mcp-*: the only tools are those of requests
 --models-* --no-models-autoload -cl --cache-list: a server has one model: --model or --hf-repo
 --fim-* --gpt-oss-* --vision-gemma-*: use --hf-repo USER/REPO:QUANT
---cors-methods --cors-headers --cors-credentials --no-cors-credentials: use --cors-origins
 --kv-unified-per-slot: see --kv-unified
 """)
 """Flags of llama.cpp, and what to use instead; "": nothing."""
@@ -143,6 +142,6 @@ def answer(name: str, known: Collection[str], others: Mapping[str, Collection[st
 def answer_before_command(name: str, others: Mapping[str, Collection[str]]) -> str:
     """What to say about the flag `name` in the place of a command. `others`: the flags of the commands."""
     having = [f"pymtp {command}" for command, flags in others.items() if name in flags]
-    if having:
+    if having and name != "-v":  # --version
         return f"a command comes before {name}: {' or '.join(having)}"
     return f"No such option: {name}" + ("; did you mean -V?" if name == "-v" else "")

@@ -154,7 +154,7 @@ def llama_cpp_flags() -> list[str]:
 
 REFUSED = """
 -no-cnv --no-conversation -cnv -mli -i --interactive --control-vector --mmproj-url -ncffn -fitp
---rope-freq-base --jinja --skip-chat-parsing --reasoning-budget-message
+--grp-attn-n --jinja --skip-chat-parsing --reasoning-budget-message
 -mmp
 """
 
@@ -167,7 +167,7 @@ def test_flags_of_llama_cpp_are_refused_by_name(command: str, flag: str) -> None
     assert result.stderr.startswith(f"pymtp: {flag} of llama.cpp is not supported here")
 
 
-@pytest.mark.parametrize("flag", ["--rerank", "--pooling", "--models-dir", "--api-prefix", "--tools"])
+@pytest.mark.parametrize("flag", ["--rerank", "--pooling", "--models-dir", "--models-max", "--tools"])
 def test_flags_of_llama_server_are_refused_by_name(flag: str) -> None:
     result = CliRunner().invoke(app, ["serve", flag, "1"], prog_name="pymtp")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)

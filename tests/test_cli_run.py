@@ -507,7 +507,15 @@ def test_every_parameter_of_the_core_has_its_name_in_the_command() -> None:
     for function in (ContextParams, SamplingParams, ModelParams, DraftParams, GenerationParams):
         # the command runs one text; min_keep has no flag in llama.cpp either; forced is for benchmarks
         ours = {"sampling", "n_seq_max", "kv_unified", "min_keep", "forced", "cache_prompt"}
-        ours |= {"n_cells", "n_ctx_max", "slot", "n_keep", "chat", "cache_scope", "draft_owner"}  # those of servers and of chats
+        ours |= {
+            "n_cells",
+            "n_ctx_max",
+            "slot",
+            "n_keep",
+            "chat",
+            "cache_scope",
+            "draft_owner",
+        }  # those of servers and of chats
         assert set(signature(function).parameters) - ours <= parameters
 
 

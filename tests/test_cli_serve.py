@@ -42,12 +42,14 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     given = settings_of(
         monkeypatch,
         *("--api-key", "one", "--api-key-file", str(keys), "--cors-origins", "localhost", "--timeout", "5"),
-        *("--deadline", "9"),
+        *("--deadline", "9", "--api-prefix", "llm/", "--keep", "-1", "--sse-ping-interval", "-1"),
+        *("--cors-methods", "GET", "--cors-headers", "x-a", "--no-cors-credentials"),
         *("--cache-ram", "3", "--queue-max", "7", "--no-ui", "--no-slots", "--metrics", "--alias", "a,b"),
     )
     assert given.api_keys == ("one", "two", "three")
     assert (given.cors_origins, given.timeout_s, given.cache_bytes) == ("localhost", 5, 3 << 20)
-    assert given.deadline_s == 9
+    assert (given.deadline_s, given.api_prefix, given.n_keep, given.ping_s) == (9, "/llm", -1, -1)
+    assert (given.cors_methods, given.cors_headers, given.cors_credentials) == ("GET", "x-a", False)
     assert (given.n_queue_max, given.has_page, given.has_slots, given.has_metrics) == (7, False, False, True)
     assert given.aliases == ("a", "b")
 

@@ -7,9 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from pymtp_cli.app import app
 from pymtp_cli.llama_cpp import MEANS, from_variables, ignored, translated, variables
+from typer.testing import CliRunner
 
 import write_llama_server as docs
+from pymtp.errors import InvalidParameter
 
 KNOWN = {"--model", "-m", "--draft-max", "--draft", "--load-mode", "--ctx-size", "-n"}
 N_VALUES = {"--model": 1, "-m": 1, "--draft-max": 1, "--draft": 1, "--load-mode": 1, "--ctx-size": 1, "-n": 1}
@@ -49,13 +52,25 @@ def test_variables_that_no_flag_reads_become_flags() -> None:
         "LLAMA_ARG_MLOCK": "0",
         "LLAMA_ARG_CONT_BATCHING": "1",
         "LLAMA_ARG_POOLING": "mean",
+        "LLAMA_ARG_NO_ENDPOINT_SLOTS": "1",
         "PATH": "/bin",
     }
-    assert from_variables(environment, {"LLAMA_ARG_CTX_SIZE"}, said.append) == [
+    assert from_variables(environment, {"LLAMA_ARG_CTX_SIZE"}, {"--no-slots"}, said.append) == [
         *("--spec-type", "draft-mtp"),
         "--no-mmap",
+        "--no-slots",
     ]
     assert said == ["LLAMA_ARG_POOLING is not read: pymtp has no --pooling"]
+
+
+def test_what_a_variable_says_wrong_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidParameter, match="LLAMA_ARG_SPEC_TYPE must be one of none, draft-mtp, ngram"):
+        from_variables({"LLAMA_ARG_SPEC_TYPE": "eagle"}, (), (), print)
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "many")
+    result = CliRunner().invoke(app, ["run", "hi"])
+    assert result.exit_code == 2
+    assert "Invalid value for -c/--ctx-size (LLAMA_ARG_CTX_SIZE): must be an integer" in result.stderr
+    assert "LLAMA_ARG" not in CliRunner().invoke(app, ["run", "hi", "-c", "many"]).stderr
 
 
 @needs_arguments
@@ -89,6 +104,7 @@ def test_the_page_is_that_of_the_flags() -> None:
 def test_names_of_variables() -> None:
     assert variables(["-c", "--ctx-size"]) == ["LLAMA_ARG_CTX_SIZE"]
     assert variables(["--slots", "--no-slots"]) == ["LLAMA_ARG_ENDPOINT_SLOTS"]
+    assert variables(["--kv-offload", "--no-kv-offload"]) == ["LLAMA_ARG_KV_OFFLOAD"]
 
 
 @pytest.mark.model
