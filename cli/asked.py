@@ -41,7 +41,8 @@ def placement_of(flags: Values) -> dict[str, Any]:
     given = given_for(ModelParams, flags)
     others = {name: value for name, value in given.items() if name not in ("n_gpu_layers", "chat_template", "lora")}
     lora = [one for name in ("lora", "lora_scaled") for group in vars(flags).get(name, ()) for one in group]
-    return {**others, "fit": flags.fit == "on", "lora": tuple(lora)}
+    lists = {"lora": tuple(lora), "override_kv": tuple(flags.override_kv)}
+    return {**others, **lists, "fit": flags.fit == "on"}
 
 
 def context_of(flags: Values) -> dict[str, Any]:

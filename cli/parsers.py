@@ -162,7 +162,7 @@ def _metadata(item: str) -> tuple[str, Any]:
     key, _, typed = item.partition("=")
     kind, _, value = typed.partition(":")
     try:
-        return key, _TYPES[kind](value)
+        return key, _TYPES[kind if key else ""](value)
     except (KeyError, ValueError):
         raise typer.BadParameter(f"must be KEY=int|float|bool|str:VALUE,..., not {item!r}") from None
 

@@ -125,7 +125,7 @@ TABLE: dict[str, list[Flag]] = {
         _place("list_devices", "--list-devices", help="List the devices there are, and exit.", callback=show_devices),
     ],
     "Tensors and metadata": [
-        _place("override_kv", "--override-kv KEY=TYPE:VALUE,...", parsers.metadata, many=True,
+        _place("override_kv", "--override-kv KEY=TYPE:VALUE,...", parsers.metadata, is_list=True,
                help="Metadata in the place of the file's: int, float, bool or str, such as "
                "tokenizer.ggml.add_bos_token=bool:false."),
         _place("override_tensor", "-ot --override-tensor PATTERN=BUFFER,...", parsers.overrides,

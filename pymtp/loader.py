@@ -113,7 +113,7 @@ def _write(native: Any, params: ModelParams, target: LoadTarget) -> list[object]
         kind = "struct llama_model_tensor_buft_override[]"
         native.tensor_buft_overrides = keep(kind, [*pairs, (ffi.NULL, ffi.NULL)])
     if params.override_kv:
-        overridden = [*map(_override, params.override_kv), {}]
+        overridden = [*map(_override, dict(params.override_kv).items()), {}]
         native.kv_overrides = keep("struct llama_model_kv_override[]", overridden)
     if params.device is not None or params.rpc:
         native.devices = keep("ggml_backend_dev_t[]", [*target.devices, ffi.NULL])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import llama_cpp
 import numpy as np
 import pytest
+from pymtp_cli.app import app
+from pymtp_cli.asked import context_of
+from typer.testing import CliRunner
 
 from pymtp import InvalidParameter, Model, ModelError, StateError
 from pymtp.engine.session import Chunk, Session
@@ -143,3 +148,25 @@ def test_metadata_is_read_with_what_stands_in_its_place(tiny: Path) -> None:
 def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidParameter, match=message):
         Model(**options)
+
+
+def test_metadata_on_a_command_line(tiny: Path) -> None:
+    flags = ["--override-kv", "glm4moe.context_length=int:64,glm4moe.rope.freq_base=float:5e2"]
+    flags += ["--override-kv", "general.name=str:a=b:c", "--override-kv", "tokenizer.ggml.add_bos_token=bool:false"]
+    shown = CliRunner().invoke(app, ["inspect", str(tiny), "--json", *flags]).stdout
+    facts = json.loads(shown)
+    assert (facts["n_ctx_train"], facts["name"]) == (64, "a=b:c")
+
+
+@pytest.mark.parametrize("text", ["a", "a=1", "a=int:x", "a=int:1.5", "a=bool:1", "=int:1", "a=i32:1", "a=int:1,b"])
+def test_metadata_that_cannot_be_read_is_named(text: str) -> None:
+    result = CliRunner().invoke(app, ["run", "hi", "--override-kv", text])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("pymtp: Invalid value for --override-kv: must be KEY=int|float|bool|str:VALUE,...")
+
+
+def test_a_context_scale_is_the_inverse_of_the_frequencies() -> None:
+    result = CliRunner().invoke(app, ["run", "hi", "--rope-scale", "2", "--rope-freq-scale", "0.5"])
+    assert "--rope-scale and --rope-freq-scale say the same" in result.stderr
+    given = SimpleNamespace(rope_scale=4.0, rope_freq_base=1.0)
+    assert context_of(given) == {"rope_freq_scale": 0.25, "rope_freq_base": 1.0}
