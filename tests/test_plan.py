@@ -235,3 +235,12 @@ def test_a_context_that_nobody_asked_for_ends_where_the_hosts_memory_does(tiny: 
     assert n_ctx_of(0) == 1024
     assert n_ctx_of(free + MIB) == 256
     assert n_ctx_of(free + MIB, n_ctx=512) == 512
+
+
+def test_a_cache_on_the_host_is_planned_there(
+    tiny: Path, endpoints: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    context = ContextParams(n_ctx=N_CTX, n_threads=1, offload_kqv=False)
+    found = plan(tiny, Params(ModelParams(rpc=endpoints, load_mode="none"), context, DraftParams()))
+    assert [place.cache_bytes > 0 for place in found.places] == [False, False, True]
+    check(found, loaded(tiny, endpoints, capfd, offload_kqv=False))
