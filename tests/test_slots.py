@@ -136,3 +136,20 @@ def test_a_context_that_cannot_move_positions_ends_the_text(load: Callable[..., 
         generation = model.generate(FRANCE, max_tokens=150, ignore_eos=True, n_keep=4)
         finish(generation)
         assert (generation.finish_reason, generation.is_truncated) == ("context", True)
+
+
+def test_a_full_context_may_keep_the_whole_prompt(tmp_path: Path) -> None:
+    prompt = list(range(30, 48))
+
+    def tokens(n_keep: int) -> list[int]:
+        with Model(write_glm4moe(tmp_path / "tiny.gguf"), draft="none", n_ctx=64, n_threads=1) as model:
+            generation = model.generate(prompt, temperature=0, max_tokens=100, ignore_eos=True, n_keep=n_keep)
+            finish(generation)
+            return list(generation.tokens)
+
+    assert tokens(-1) == tokens(len(prompt)) != tokens(0)
+
+
+def test_sequences_may_share_the_context_of_one(tmp_path: Path) -> None:
+    with Model(write_glm4moe(tmp_path / "tiny.gguf"), n_ctx=64, n_cells=0, n_seq_max=3, n_threads=1) as model:
+        assert (model.n_ctx, model.session.n_cells) == (64, 64)
