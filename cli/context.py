@@ -17,6 +17,8 @@ from .output import can_redraw, print_stderr
 from .progress import loading
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pymtp import GenerationParams, Model
     from pymtp.gguf.facts import GgufInfo
 
@@ -61,8 +63,11 @@ def look_at(path: str | None, options: dict[str, Any], asked: Asked) -> Found:
     return Found(path, info, asked.params(info.sampling), options, asked)
 
 
-def find_model(path: str | None, hf_repo: str | None, *, offline: bool) -> str | None:
-    """The path of the model that the command line names, downloaded if need be; None: the embedded model."""
+def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_in: Path | None = None) -> str | None:
+    """The path of the model that the command line names, downloaded if need be; None: the embedded model.
+
+    `headers_in`: see pymtp.hub.resolve.
+    """
     if hf_repo is None:
         if offline:
             raise typer.BadParameter("--offline needs -hf USER/REPO")
@@ -76,7 +81,7 @@ def find_model(path: str | None, hf_repo: str | None, *, offline: bool) -> str |
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # its warnings repeat what our errors say
     if not can_redraw(sys.stderr):
         disable_progress_bars()
-    return str(resolve(hf_repo, offline=offline))
+    return str(resolve(hf_repo, offline=offline, headers_in=headers_in))
 
 
 def load(found: Found, **more: Any) -> Model:

@@ -6,12 +6,15 @@ Owns both layouts, text and JSON. Loads no weights, and the native library only 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pymtp.errors import ModelError
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.spans import spans
 
@@ -49,16 +52,29 @@ _MEMORY = {
 def inspect(own: Values) -> None:
     """Show a GGUF's MTP heads, drafting cost, memory and tokens.
 
-    Reads headers only, so it is quick for models of any size. The flags describe the context to estimate memory for,
-    and where the model would go.
+    Reads headers only, of models on the Hub too, so it is quick for models of any size. The flags describe the context
+    to estimate memory for, and where the model would go.
     """
     output = Output()
     if own.model is not None and own.model_file is not None:
         both = f"({own.model!r} and {own.model_file!r})"
         raise typer.BadParameter(f"give the model as an argument or with -m, not both {both}")
-    path = find_model(own.model_file or own.model, own.hf_repo, offline=own.offline)
+    given = own.model_file or own.model
+    if own.hf_repo is None:
+        output.write(_inspected(find_model(given, None, offline=own.offline), own))
+        return
+    with TemporaryDirectory() as folder:
+        local, there = f"{folder}{os.sep}", f"{own.hf_repo.partition(':')[0]}/"
+        try:
+            path = find_model(given, own.hf_repo, offline=own.offline, headers_in=Path(folder))
+            output.write(_inspected(path, own).replace(local, there))
+        except ModelError as error:
+            raise ModelError(str(error).replace(local, there)) from error
+
+
+def _inspected(path: str | None, own: Values) -> str:
     from pymtp.embedded import model_path as embedded_path
-    from pymtp.errors import LibraryError, ModelError
+    from pymtp.errors import LibraryError
     from pymtp.gguf.model_file import read_model
     from pymtp.inspection import inspect_model
     from pymtp.loading.params import ModelParams
@@ -72,7 +88,7 @@ def inspect(own: Values) -> None:
         if own.draft_model or ModelParams(**placement_of(own)) != ModelParams():
             raise
         plan = None
-    output.write((_as_json(found, plan) if own.as_json else _as_text(found, plan)) + "\n")
+    return (_as_json(found, plan) if own.as_json else _as_text(found, plan)) + "\n"
 
 
 def _plan(found: Inspection, path: Any, own: Values) -> MemoryPlan | None:

@@ -12,9 +12,11 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from pymtp.errors import InvalidParameter, ModelError
 from pymtp.gguf.facts import file_facts
+from pymtp.gguf.header import HeaderError, HeaderTruncated, read_header
 from pymtp.gguf.shards import SPLIT_NAME, part_names
 
 _NAME, _IS_NAME = "USER/REPO or USER/REPO:QUANT", re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
@@ -26,15 +28,28 @@ _SAFE = re.compile(r"[^\x00-\x1f\\:]+")
 _SHOWN = 12
 
 
+_HEADER_BYTES = 256 << 20
+"""The most of a file that may be its header."""
+
+
+class _Listed(NamedTuple):
+    """A file of a repository."""
+
+    sha256: str
+    size_bytes: int
+
+
 class _Unreachable(Exception):
     """The Hub did not answer. The message says why."""
 
 
-def resolve(name: str, *, offline: bool = False) -> Path:
+def resolve(name: str, *, offline: bool = False, headers_in: Path | None = None) -> Path:
     """Return the local copy of the model `user/repo[:quant]`, the first part if it is split; download what is missing.
 
     MTP heads in a file of their own are downloaded as well: they are found next to the model. Without a network, or
-    with `offline`, an earlier download is used. Raises InvalidParameter for a name that cannot be one, ModelError.
+    with `offline`, an earlier download is used. `headers_in`: a folder for files that have nothing but the headers, and
+    the size of the model's; these alone are downloaded. Raises InvalidParameter for a name that cannot be one,
+    ModelError.
     """
     if not _IS_NAME.fullmatch(name):
         raise InvalidParameter("hf", _NAME, value=name)
@@ -42,14 +57,20 @@ def resolve(name: str, *, offline: bool = False) -> Path:
     if offline:
         return _cached(repo, quant, "without a network (--offline)")
     try:
-        commit, digests = _listed(repo)
-        file = choose_file(digests, repo, quant)
-        if missing := [part for part in parts(file) if part not in digests]:
+        commit, files = _listed(repo)
+        file = choose_file(files, repo, quant)
+        if missing := [part for part in parts(file) if part not in files]:
             raise ModelError(f"{repo} has no {missing[0]}, which is a part of its model; name another repository")
-        path = [_downloaded(repo, commit, part, digests[part]) for part in parts(file)][0]
-        heads = choose_heads(digests, file)
+
+        def fetched(name: str) -> Path:
+            if headers_in:
+                return _header_of(repo, commit, name, files[name].size_bytes, headers_in)
+            return _downloaded(repo, commit, name, files[name].sha256)
+
+        path = [*map(fetched, parts(file))][0]
+        heads = choose_heads(files, file)
         if heads and not file_facts(path).n_heads:
-            _downloaded(repo, commit, heads, digests[heads])
+            fetched(heads)
         return path
     except _Unreachable as problem:
         path = _cached(repo, quant, str(problem))
@@ -94,8 +115,8 @@ def _is_safe(name: str) -> bool:
     return bool(_SAFE.fullmatch(name)) and not path.is_absolute() and ".." not in path.parts and str(path) == name
 
 
-def _listed(repo: str) -> tuple[str, dict[str, str]]:
-    """The newest revision of a repository, and the digest of each file that has one (those of any size) by its name.
+def _listed(repo: str) -> tuple[str, dict[str, _Listed]]:
+    """The newest revision of a repository, and its files that have a digest (those of any size) by their names.
 
     A name that could lead out of the repository's folder is left out.
     """
@@ -106,11 +127,41 @@ def _listed(repo: str) -> tuple[str, dict[str, str]]:
     commit = str(info.sha)
     if not re.fullmatch("[0-9a-f]{40}", commit):
         raise ModelError(f"{constants.ENDPOINT} names a revision {commit!r} of {repo}, which is not one")
-    digests = {one.rfilename: str(one.lfs.sha256) for one in info.siblings or [] if one.lfs and _is_safe(one.rfilename)}
-    for name, digest in digests.items():
+    found = {one.rfilename: one.lfs for one in info.siblings or [] if one.lfs and _is_safe(one.rfilename)}
+    files = {name: _Listed(str(lfs.sha256), lfs.size) for name, lfs in found.items()}
+    for name, (digest, _) in files.items():
         if not re.fullmatch("[0-9a-f]{64}", digest):
             raise ModelError(f"{constants.ENDPOINT} lists {name} with the digest {digest!r}, which is not one")
-    return commit, digests
+    return commit, files
+
+
+def _header_of(repo: str, commit: str, name: str, size_bytes: int, folder: Path) -> Path:
+    """A file with the header of another, and as large. Raises _Unreachable and ModelError."""
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]  # documented
+
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    asked = {**build_hf_headers(), "Range": f"bytes=0-{_HEADER_BYTES - 1}"}
+    url, n_tried = hf_hub_url(repo, name, revision=commit), 0
+    with _explained(repo), get_session().stream("GET", url, headers=asked) as answer, path.open("wb") as file:
+        hf_raise_for_status(answer)
+        for data in answer.iter_bytes(1 << 20):
+            file.write(data)
+            file.flush()
+            if file.tell() < 2 * n_tried:
+                continue
+            n_tried = file.tell()
+            try:
+                read_header(path)
+            except HeaderTruncated:
+                if n_tried < _HEADER_BYTES:
+                    continue
+            except HeaderError:
+                pass  # whoever reads it says so
+            break
+        file.truncate(size_bytes)
+    return path
 
 
 def _downloaded(repo: str, commit: str, name: str, sha256: str) -> Path:

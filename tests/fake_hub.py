@@ -7,6 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -134,4 +135,5 @@ class _Handler(BaseHTTPRequestHandler):
             body, self.hub.cut_after = body[: self.hub.cut_after], None
             self.hub.is_broken = self.hub.fails_after_cut
             self.close_connection = True
-        self.wfile.write(body)
+        with suppress(ConnectionError):  # who has read enough
+            self.wfile.write(body)

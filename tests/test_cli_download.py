@@ -18,8 +18,9 @@ from pymtp_cli.app import app
 from typer.testing import CliRunner
 
 from fake_hub import Hub
+from pymtp import hub as hub_of_models
 from pymtp.errors import ModelError
-from pymtp.hub import choose_file, choose_heads, parts
+from pymtp.hub import choose_file, choose_heads, parts, resolve
 from random_gguf import write_glm4moe
 from random_gguf.side_files import split_heads
 from terminal import Terminal
@@ -27,6 +28,8 @@ from tiny_gguf import write
 
 TIMEOUT_S = 60
 REPO = "user/tiny-GGUF"
+FETCH = f"from pymtp_cli.context import find_model; print(find_model(None, {REPO!r}, offline=False))"
+"""What commands do before they load a model."""
 
 
 @pytest.fixture
@@ -60,10 +63,12 @@ def client_of_other_tests() -> Iterator[None]:
     use_client_of(())
 
 
-def inspect(environment: dict[str, str], *arguments: str) -> tuple[int, str, str]:
-    """The command in this process."""
+def inspect(environment: dict[str, str], *arguments: str, headers_alone: bool = False) -> tuple[int, str, str]:
+    """The command in this process, of the whole model: that is downloaded as for other commands."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "environ", environment)
+        if not headers_alone:
+            patch.setattr(hub_of_models, "resolve", lambda name, offline, headers_in: resolve(name, offline=offline))
         use_client_of(tuple(sorted(environment.items())))
         done = CliRunner().invoke(app, ["inspect", *arguments], prog_name="pymtp")
     return done.exit_code, re.sub(r"[\d.]+ \wiB free", "", done.stdout), done.stderr  # which changes
@@ -110,6 +115,37 @@ def test_heads_in_a_file_of_their_own_come_along(hub: Hub, environment: dict[str
     assert re.search(r"mtp-tiny\.gguf", stdout)
     assert len(downloads(hub)) == 3
     assert inspect(environment, "-hf", REPO, "--offline") == (0, stdout, "")
+
+
+def test_of_a_model_on_the_hub_headers_are_read_alone(hub: Hub, environment: dict[str, str], model: bytes) -> None:
+    hub.repos[REPO]["tiny-Q4_K_M.gguf"] = model + bytes(40 * 2**20)
+    code, stdout, stderr = inspect(environment, "-hf", REPO, headers_alone=True)
+    assert (code, stderr, cached(environment)) == (0, "", [])
+    assert re.search(rf"^file: +{REPO}/tiny-Q4_K_M.gguf$", stdout, re.M)
+    assert downloads(hub)[0].endswith(f"bytes=0-{2**28 - 1}") and len(downloads(hub)) == 1
+    whole = inspect(environment, "-hf", REPO)[1]
+    assert stdout.splitlines()[1:] == whole.splitlines()[1:]
+
+
+def test_headers_of_heads_come_along(hub: Hub, environment: dict[str, str], tmp_path: Path) -> None:
+    trunk, heads = tmp_path / "trunk.gguf", tmp_path / "heads.gguf"
+    split_heads(write_glm4moe(tmp_path / "whole.gguf"), trunk, heads)
+    hub.repos[REPO] = {"a/b-Q8_0.gguf": trunk.read_bytes(), "a/mtp-b.gguf": heads.read_bytes()}
+    code, stdout, _ = inspect(environment, "-hf", REPO, headers_alone=True)
+    assert code == 0 and re.search(r"^side file: +mtp-b.gguf", stdout, re.M)
+    assert cached(environment) == []
+
+
+def test_what_is_wrong_with_a_header_names_its_file(hub: Hub, environment: dict[str, str], model: bytes) -> None:
+    file = f"{REPO}/tiny-Q4_K_M.gguf"
+    for content, problem in ((b"x" * 99, "not a GGUF file"), (model[:60], "is truncated"), (b"", "is empty")):
+        hub.repos[REPO]["tiny-Q4_K_M.gguf"] = content
+        line = one_line(inspect(environment, "-hf", REPO, headers_alone=True))
+        assert line.startswith(f"pymtp: {file}") and problem in line
+    hub.gated.add(REPO)
+    assert "is gated" in one_line(inspect(environment, "-hf", REPO, headers_alone=True))
+    hub.is_broken = True
+    assert "was not downloaded before" in one_line(inspect(environment, "-hf", REPO, headers_alone=True))
 
 
 def test_without_a_network_what_was_never_downloaded_is_one_line(environment: dict[str, str]) -> None:
@@ -243,7 +279,7 @@ def test_a_token_stays_with_the_server_that_it_is_for(hub: Hub, environment: dic
 
 def test_progress_is_for_terminals(hub: Hub, environment: dict[str, str], model: bytes) -> None:
     hub.repos[REPO]["tiny-Q4_K_M.gguf"] = model + bytes(11 * 2**20)
-    command = [sys.executable, "-m", "pymtp_cli", "inspect", "-hf", REPO]
+    command = [sys.executable, "-c", FETCH]
     with Terminal(command, env=environment) as terminal:
         assert terminal.wait() == 0
     assert re.search(r"tiny-Q4_K_M\.gguf: +\d+%", terminal.seen)
@@ -252,7 +288,7 @@ def test_progress_is_for_terminals(hub: Hub, environment: dict[str, str], model:
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
 def test_a_download_needs_no_stderr(environment: dict[str, str], redirection: str) -> None:
-    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "pymtp_cli", "inspect", "-hf", REPO]
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-c", FETCH]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=TIMEOUT_S)
     assert done.returncode == 0
     assert b"tiny-Q4_K_M.gguf" in done.stdout
@@ -261,7 +297,7 @@ def test_a_download_needs_no_stderr(environment: dict[str, str], redirection: st
 def test_ctrl_c_ends_a_download(hub: Hub, environment: dict[str, str], model: bytes) -> None:
     hub.repos[REPO]["tiny-Q4_K_M.gguf"] = model + bytes(2**20)
     hub.is_stalled = True
-    command = [sys.executable, "-m", "pymtp_cli", "inspect", "-hf", REPO]
+    command = [sys.executable, "-m", "pymtp_cli", "run", "-hf", REPO, "hi"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     deadline = time.monotonic() + TIMEOUT_S
     while not downloads(hub):
