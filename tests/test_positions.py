@@ -15,6 +15,7 @@ from pymtp_cli.app import app
 from pymtp_cli.asked import context_of
 from typer.testing import CliRunner
 
+from families import FAMILIES
 from pymtp import InvalidParameter, Model, ModelError, StateError
 from pymtp.engine.session import Chunk, Session
 from pymtp.gguf.model_file import read_model
@@ -82,10 +83,12 @@ def test_positions_are_those_of_llama_cpp(tiny: Path, options: Mapping[str, Any]
     assert np.allclose(scaled, plain, atol=2e-4) is (options.get("rope_scaling") == "none")
 
 
-def test_heads_have_the_positions_of_the_trunk(tiny: Path) -> None:
+@pytest.mark.parametrize("family", ["glm4moe", "mimo2", "qwen35", "glm-dsa", "dots3note", "deepseek4"])
+def test_heads_have_the_positions_of_the_trunk(tmp_path: Path, family: str) -> None:
     """What a file says, what stands in its place, and what the context says instead: all the same."""
-    plain, base = ours(tiny), ours(tiny, rope_freq_base=500.0)
-    replaced = ours(tiny, override_kv=[("glm4moe.rope.freq_base", 500.0)])
+    path = FAMILIES[family].write(tmp_path / "tiny.gguf")
+    plain, base = ours(path), ours(path, rope_freq_base=500.0)
+    replaced = ours(path, override_kv=[(f"{read_model(path).architecture}.rope.freq_base", 500.0)])
     for before, after, same in zip(plain, base, replaced, strict=True):
         assert not np.allclose(before, after, atol=1e-3)
         np.testing.assert_array_equal(after, same)

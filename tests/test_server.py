@@ -22,6 +22,7 @@ from http_server import Client, running
 from machine import needs_exact_texts
 from pymtp import GenerationParams, Model
 from pymtp.acceptance.forced import Forced
+from pymtp.placement.devices import host_free_bytes
 from pymtp.server.respond import Stream
 from pymtp.server.settings import ServerSettings
 from random_gguf import write_glm4moe
@@ -777,3 +778,9 @@ def test_all_paths_begin_with_the_prefix() -> None:
             client.get("/llm/health").status == client.get("/llm/").status == client.get("/llm/page.js").status == 200
         )
         assert [client.get(path).status for path in ("/", "/health", "/v1/models", "/llm", "/llmx/health")] == [404] * 5
+
+
+def test_kept_prompts_leave_half_of_the_memory() -> None:
+    with running(lambda: Model(n_ctx=64, n_threads=1), ServerSettings(cache_bytes=1 << 60)) as client:
+        cache = client.app.state.served.model._scheduler.admission.slots.cache
+        assert 0 < cache._n_bytes_max < 0.8 * host_free_bytes()

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 from pymtp.errors import BackendError, PymtpError, RemoteError
 from pymtp.loading.images import ImagePrompt
 from pymtp.model import Model
+from pymtp.placement.devices import host_free_bytes
 from pymtp.serving.params import GenerationParams, with_options
 
 from .answer import LiveAnswer, Options
@@ -226,7 +227,8 @@ class ServedModel:
     def _begin(self) -> None:
         assert self._model is not None
         if self.settings.cache_bytes:
-            self._model.slots.keep_prefixes(self.settings.cache_bytes)
+            # the context may have taken most of the memory
+            self._model.slots.keep_prefixes(min(self.settings.cache_bytes, host_free_bytes() // 2))
         if self.settings.cache_dir:
             self._model.slots.keep_files(self.settings.cache_dir, self.settings.cache_disk_bytes)
         if self.phase == "loading":
