@@ -207,7 +207,7 @@ def test_openai_gets_the_classes_of_pydantic(openai: Any) -> None:
     pydantic = pytest.importorskip("pydantic")
     bounds = {"price": (float, pydantic.Field(ge=0, lt=100)), "share": (float, pydantic.Field(ge=0, le=1))}
     bounds["stars"] = (int, pydantic.Field(gt=0, le=5))
-    asked: dict[str, Any] = {"model": "nano", "messages": MESSAGES, "max_tokens": 120, "temperature": 0.8, "seed": 1}
+    asked: dict[str, Any] = {"model": "nano", "messages": MESSAGES, "max_tokens": 400, "temperature": 0.8, "seed": 1}
     for seed in range(4):
         offer = openai.chat.completions.parse(
             response_format=pydantic.create_model("Offer", **bounds), **asked | {"seed": seed}
