@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import typer
@@ -45,6 +44,8 @@ def doctor(own: Values) -> None:
 
 
 def _versions() -> Iterator[str]:
+    from importlib.metadata import PackageNotFoundError, version
+
     import pymtp
 
     yield pymtp.version_text()
