@@ -57,7 +57,7 @@ def test_without_a_terminal_or_with_no_color_the_text_is_as_ever(environment: di
     assert stdout_at_terminal(TEXT, environment) == text
 
 
-LONG = "one two three four " * 300
+LONG = "one two three four " * 120
 READS = "\x1b[?2004h"  # prompt_toolkit asks for marked pastes while it reads a message
 PROGRESS = re.compile(r"prompt (\d+)/(\d+)")
 

@@ -278,7 +278,7 @@ def test_a_short_request_does_not_wait_for_a_long_prompt() -> None:
             assert client.post("/completion", prompt=prompt, n_predict=1).status == 200
             ended.append(name)
 
-        long = threading.Thread(target=ask, args=("long", "sea " * 1000))
+        long = threading.Thread(target=ask, args=("long", "sea " * 400))
         long.start()
         while not any(slot["is_processing"] for slot in client.get("/slots").json):
             time.sleep(0.001)
