@@ -138,6 +138,7 @@ class Session(DraftLimits, Snapshots):
         """Why the heads have a cache of their own, or why sequences are computed one by one; else ""."""
         self.n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         """Tokens of the vocabulary."""
+        self._n_embd = lib.llama_model_n_embd_out(model)
         self.n_draft_vocab = self.n_vocab
         """Tokens that drafts are taken from."""
 
@@ -203,6 +204,18 @@ class Session(DraftLimits, Snapshots):
         # rows begin n apart, not n_steps
         rows = [slice(i * n[0], (i + 1) * n[0]) for i in range(len(chunks))]
         return [list(tokens[row]) for row in rows], [list(likelihood[row]) if probs else [] for row in rows]
+
+    def hidden_states(self, position: int, n: int, *, sequence: int = 0) -> Logits:
+        """The trunk's hidden states that heads read, of `n` positions of the last pass: (n, n_embd) float32.
+
+        Only of a session that drafts with heads, and of a pass of at most `n_ubatch` rows. Raises InvalidParameter.
+        """
+        import numpy as np
+
+        hidden = np.empty((n, self._n_embd), np.float32)
+        out = ffi.from_buffer("float[]", hidden)
+        check(lib.pymtp_session_hidden(self._handle.native, sequence, position, n, out))
+        return hidden
 
     def seen_end(self, sequence: int, n_heads: int) -> int:
         """The position of `sequence` after the last that all of the first `n_heads` heads have seen."""

@@ -256,6 +256,20 @@ int32_t pymtp_session_logits(pymtp_session * session, int32_t of_draft, int32_t 
     });
 }
 
+int32_t pymtp_session_hidden(pymtp_session * session, int32_t seq, int32_t pos, int32_t n_rows, float * hidden) {
+    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+        self.need_seq(seq);
+        pymtp_need_array(hidden, n_rows, llama_n_ctx(self.ctx), "hidden states");
+        for (int32_t i = 0; i < n_rows; ++i) {
+            if (pos < 0 || pos > INT32_MAX - n_rows || !self.mtp->heads.has_hidden(seq, pos + i)) {
+                pymtp_refuse("the hidden state of position %d is not kept", pos + i);
+            }
+        }
+        self.mtp->heads.copy_hidden(seq, pos, n_rows, hidden);
+        return PYMTP_OK;
+    });
+}
+
 int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids, float * values) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         const int32_t n_logits = self.mtp->n_logits(of_draft != 0);

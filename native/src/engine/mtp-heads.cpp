@@ -51,6 +51,14 @@ uint32_t mtp_heads::n_stream() const {
 // hidden states
 //
 
+void mtp_heads::copy_hidden(llama_seq_id seq, llama_pos pos, int32_t n, float * hidden) const {
+    ctx.synchronize();
+    const auto * plane = plane_tensors[0];
+    for (int32_t i = 0; i < n; ++i) {
+        ggml_backend_tensor_get(plane, hidden + i * plane->ne[0], rows.find(seq, pos + i) * plane->nb[1], plane->nb[1]);
+    }
+}
+
 std::vector<int64_t> mtp_heads::place_trunk(const llama_ubatch & ubatch, const std::vector<int32_t> & n_fed) {
     rows.drop_transient();
 

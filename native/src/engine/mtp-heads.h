@@ -60,6 +60,9 @@ class mtp_heads {
     // of a position; -1: that before the first
     bool has_hidden(llama_seq_id seq, llama_pos pos) const { return rows.find(seq, pos) >= 0; }
 
+    // [n, n_embd_out] the trunk's of positions that are known, once they are computed
+    void copy_hidden(llama_seq_id seq, llama_pos pos, int32_t n, float * hidden) const;
+
     // [n_tokens] rows of plane 0 that the trunk writes for an ubatch. n_fed: by row of the batch, see mtp_planner::trunk
     std::vector<int64_t> place_trunk(const llama_ubatch & ubatch, const std::vector<int32_t> & n_fed);
 
