@@ -143,6 +143,8 @@ def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
         return "the metadata names no MTP heads (nextn_predict_layers = 0)"
     if not info.has_heads:
         return f"the metadata names {info.n_heads_declared} MTP heads, the file holds the tensors of {info.n_heads}"
+    if info.model_file.is_trained:
+        return ""  # whether its cache can hold the head shows when it is loaded
     if reason := head_obstacle(info.architecture, info.n_heads_declared, _meets(info.model_file)):
         return f"the pinned llama.cpp cannot run the MTP heads of this {info.architecture} model ({reason})"
     return ""

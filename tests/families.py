@@ -42,6 +42,8 @@ from random_gguf import (
     write_gemma4_assistant,
     write_gemma4_choosing_assistant,
     write_gemma4_shared,
+    write_generic,
+    write_generic_hybrid,
     write_glm4,
     write_glm4_flash,
     write_glm4moe,
@@ -215,6 +217,22 @@ FAMILIES = {
         recycled="plain",
         limits="compared with llama.cpp's own scheme alone: its converter writes no F32",
     ),
+    # trained for models that have none, see heads.md
+    **{
+        f"{name}, trained": Family(
+            f"{models}, a head trained here", write_generic(name), "shared", moves=name != "gemma3"
+        )
+        for name, models in (
+            ("llama", "Llama, Mistral"),
+            ("qwen2", "Qwen2, Qwen2.5"),
+            ("qwen3", "Qwen3"),
+            ("qwen3moe", "Qwen3, experts"),
+            ("gemma3", "Gemma 3"),
+            ("phi3", "Phi-3, Phi-4"),
+            ("glm4", "GLM-4 (0414)"),
+        )
+    },
+    "granitehybrid, trained": Family("Granite 4, a head trained here", write_generic_hybrid, "shared"),
 }
 
 

@@ -98,6 +98,8 @@ NOTES = """
   (`output_hc_norm`) are refused. Not compared on trained weights.
 - *DSpark* (DeepSeek-V4-Flash-DSpark, in a file of its own) is not supported: it is not a head but drafts a block of
   tokens at once, from the states of several layers of the trunk.
+- *Trained heads* have one form for all architectures, in which the head reads and hands on what meets the output
+  matrix. Compared with NumPy (`tests/test_trained_heads.py`).
 - *Images.* Heads see the rows of an image, except those with a cache of their own: see [images](images.md).
 """
 

@@ -6,6 +6,7 @@ file fit a model.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -15,10 +16,12 @@ from typing import NoReturn
 from pymtp.errors import ModelError, require
 from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
 from pymtp.gguf.limits import MAX_LAYERS, index_problem, metadata_problem
-from pymtp.gguf.shards import Shard, read_shards
+from pymtp.gguf.shards import Shard, data_offset, read_shards, tensor_bytes
 
 DRAFT_TOKENS = "d2t"
 """The tensor that says which tokens the rows of a trimmed output matrix stand for ("draft to target")."""
+TRAINED_FOR = "pymtp.head.trunk"
+"""The key of heads in pymtp's own form, which were trained for a model that has none: its `trunk_id`."""
 LAYER_TENSOR = re.compile(r"blk\.(\d{1,9})\.(.+)")
 """The name of a layer's tensor: its number, and the part after it."""
 
@@ -111,6 +114,23 @@ class ModelFile:
         """Whether a tensor is an output matrix that the heads may use: the model's, or a head's own."""
         own = (f"{prefix}nextn.shared_head_head.weight" for prefix in self.head_prefixes)
         return name in ("output.weight", *own)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the head is in pymtp's own form, which drafts for any architecture."""
+        return TRAINED_FOR in self.metadata
+
+    @property
+    def trunk_id(self) -> str:
+        """Names the trunk by its first norms, which stay F32 in whatever type its matrices are."""
+        digest = hashlib.sha256()
+        for shard in self.shards:
+            for tensor in sorted(shard.header.tensors, key=lambda each: each.name):
+                if len(tensor.shape) == 1 and "norm" in tensor.name and layer_of(tensor.name) in (None, 0):
+                    with shard.path.open("rb") as file:
+                        file.seek(data_offset(shard, tensor))
+                        digest.update(tensor.name.encode() + file.read(tensor_bytes(tensor)))
+        return digest.hexdigest()[:16]
 
     @property
     def is_heads_alone(self) -> bool:

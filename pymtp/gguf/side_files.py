@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pymtp.gguf.header import ArrayLength, Value
-from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile
+from pymtp.gguf.model_file import DRAFT_TOKENS, TRAINED_FOR, ModelFile
 from pymtp.gguf.types import TENSOR_TYPES
 
 OWN_KEYS = ("block_count", "nextn_predict_layers")
@@ -46,7 +46,7 @@ def mismatch(model: ModelFile, heads: ModelFile) -> str | None:
         return f"{heads.path} holds no usable MTP heads"
     if len(heads.shards) > 1:
         return f"{heads.path} is one of several parts, but heads must be in one file"
-    difference = _difference(model, heads)
+    difference = _difference(model, heads) or _other_trunk(model, heads)
     return f"{heads.path} does not hold the heads of {model.path} ({difference})" if difference else None
 
 
@@ -74,6 +74,12 @@ def _difference(model: ModelFile, heads: ModelFile) -> str | None:
         if tensor.shape != model.tensors[name].shape:
             return f"{name} has another shape"
     return None
+
+
+def _other_trunk(model: ModelFile, heads: ModelFile) -> str | None:
+    if not heads.is_trained or heads.text(TRAINED_FOR) == model.trunk_id:
+        return None
+    return "it was trained for another model of this shape: train it further, heads train --init"
 
 
 def _problem_of_trimmed(heads: ModelFile, n_draft: int) -> str | None:

@@ -20,7 +20,7 @@ from pymtp.gguf.shards import Shard, data_offset, tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 
 PIECE_BYTES = 4 * 2**20
-_VERSION, _UINT32 = 3, 4
+_VERSION, _UINT32, _STRING = 3, 4, 8
 
 Piece = bytes | bytearray
 Pieces = Callable[[], Iterator[Piece]]
@@ -50,6 +50,10 @@ class Metadata:
     def set_number(self, key: str, value: int) -> None:
         """Have `value` as a uint32, in the place of the pair `key` if there is one."""
         self.pairs[key], self._values[key] = _text(key) + struct.pack("<II", _UINT32, value), value
+
+    def set_text(self, key: str, value: str) -> None:
+        """Have `value` as a text, in the place of the pair `key` if there is one."""
+        self.pairs[key], self._values[key] = _text(key) + struct.pack("<I", _STRING) + _text(value), value
 
     def extend(self, key: str, values: Sequence[int | float | str]) -> None:
         """Have more elements at the end of an array of numbers."""

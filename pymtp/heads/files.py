@@ -15,7 +15,7 @@ from pathlib import Path
 from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.header import ArrayLength, TensorInfo, read_array
 from pymtp.gguf.limits import MAX_LAYERS
-from pymtp.gguf.model_file import LAYER_TENSOR, ModelFile
+from pymtp.gguf.model_file import LAYER_TENSOR, TRAINED_FOR, ModelFile
 from pymtp.gguf.shards import Shard
 from pymtp.gguf.side_files import OWN_KEYS, mismatch
 from pymtp.gguf.writer import Metadata, OnWrite, Tensor, stored, write_gguf
@@ -129,7 +129,7 @@ def _joined_metadata(model: ModelFile, side: ModelFile) -> Metadata:
     metadata, of_heads = Metadata(model.shards[0]), Metadata(side.shards[0])
     metadata.drop("split.")
     for key in of_heads.pairs:
-        if not key.startswith(f"{model.architecture}."):
+        if not key.startswith((f"{model.architecture}.", TRAINED_FOR)):
             continue
         if key in metadata.pairs and not key.endswith(OWN_KEYS):
             if metadata.length(key) == of_heads.length(key):

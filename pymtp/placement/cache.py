@@ -6,7 +6,7 @@ needs no native library.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pymtp.gguf.header import TensorInfo
@@ -120,7 +120,9 @@ def shape_of(model: ModelFile, more: Iterable[TensorInfo] = ()) -> Shape:
     )
 
 
-def _layer(model: ModelFile, number: int, names: Container[str]) -> Layer:
+def _layer(model: ModelFile, number: int, names: Mapping[str, TensorInfo]) -> Layer:
+    if model.is_trained and number >= model.n_layer:
+        return Layer(names["attn_k.weight"].shape[1], names["attn_v.weight"].shape[1])
     if any(name in names for name in _STATE_TENSORS):
         return Layer(state_bytes=_F32_BYTES * _state_elements(model, number, has_ngrams=_NGRAM_TENSOR in names))
     reads_earlier = number >= model.count("block_count") - model.count("attention.shared_kv_layers")

@@ -61,9 +61,9 @@ HYPER_CONNECTIONS: dict[str, Value] = {
 }
 
 
-def embeddings(w: Writer, *, tied: bool = False) -> None:
-    """What comes before and after the layers. `tied`: the output is the token embedding."""
-    w.matrix("token_embd.weight", N_EMBD, N_VOCAB, scale=1.0)
+def embeddings(w: Writer, *, tied: bool = False, scale: float = 1.0) -> None:
+    """What comes before and after the layers. `tied`: the output is the token embedding, whose numbers have `scale`."""
+    w.matrix("token_embd.weight", N_EMBD, N_VOCAB, scale=scale)
     w.norm("output_norm.weight")
     if not tied:
         w.matrix("output.weight", N_EMBD, N_VOCAB)

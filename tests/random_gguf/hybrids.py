@@ -46,7 +46,7 @@ def write_falcon_h1(path: Path) -> Path:
     for i in range(3):
         p = f"blk.{i}."
         w.norm(p + "attn_norm.weight")
-        _attention(w, p)
+        attention(w, p)
         mamba2(w, p)
         w.norm(p + "ffn_norm")
         blocks.feed_forward(w, p)
@@ -82,7 +82,7 @@ def _write_alternating(
         p = f"blk.{i}."
         w.norm(p + "attn_norm.weight")
         if kind == "*":
-            _attention(w, p)
+            attention(w, p)
             if architecture == "lfm2":
                 w.norm(p + "attn_q_norm.weight", HEAD)
                 w.norm(p + "attn_k_norm.weight", HEAD)
@@ -93,7 +93,8 @@ def _write_alternating(
     return w.finish()
 
 
-def _attention(w: Writer, p: str) -> None:
+def attention(w: Writer, p: str) -> None:
+    """Its projections."""
     w.matrix(p + "attn_q.weight", N_EMBD, N_EMBD)
     w.matrix(p + "attn_k.weight", N_EMBD, N_KV * HEAD)
     w.matrix(p + "attn_v.weight", N_EMBD, N_KV * HEAD)

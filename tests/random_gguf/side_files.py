@@ -24,6 +24,7 @@ def split_heads(model: Path, trunk: Path, heads: Path) -> None:
     everything = {name: (field.contents(), field.types) for name, field in fields.items()}
     without = dict(everything)
     del without[f"{architecture}.nextn_predict_layers"]
+    without.pop("pymtp.head.trunk", None)
     for name, (value, types) in everything.items():
         if name == f"{architecture}.block_count":
             without[name] = value - n_heads, types
@@ -40,6 +41,16 @@ def without_tensors(model: Path, path: Path, part: str) -> Path:
     metadata = {name: (field.contents(), field.types) for name, field in fields.items()}
     _write(path, metadata, [tensor for tensor in reader.tensors if part not in tensor.name])
     return path
+
+
+def copied(reader: gguf.GGUFReader, path: Path, changes: dict[str, str | int], more: Sequence[Tensor]) -> None:
+    """Write the file that `reader` has read with other metadata, and more tensors."""
+    fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    metadata = {name: (field.contents(), field.types) for name, field in fields.items()}
+    for key, value in changes.items():
+        kind = gguf.GGUFValueType.STRING if isinstance(value, str) else gguf.GGUFValueType.UINT32
+        metadata[key] = value, [kind]
+    _write(path, metadata, [*reader.tensors, *more])
 
 
 class Tensor(NamedTuple):

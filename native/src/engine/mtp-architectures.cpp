@@ -61,6 +61,15 @@ static const char * mtp_obstacle_assistant(const llama_model & model, const llam
     return nullptr;
 }
 
+// of a head of pymtp's own form
+static const char * mtp_obstacle_generic(const llama_hparams & hparams) {
+    const uint32_t il = hparams.n_layer();
+    if (hparams.is_mla() || hparams.n_head_kv(il) == 0 || !hparams.has_kv(il)) {
+        return "the trunk's cache keeps no K/V by position that a head could add its own to";
+    }
+    return hparams.use_alibi ? "the trunk knows positions by ALiBi" : nullptr;
+}
+
 // of the layers that are the heads
 static const char * mtp_obstacle_tensors(const llama_model & model) {
     for (uint32_t i = 0; i < model.hparams.n_layer_nextn; ++i) {
@@ -78,6 +87,9 @@ const char * mtp_obstacle(const llama_model & model, const llama_model * assista
     }
     const auto & all     = mtp_architectures();
     const auto & hparams = model.hparams;
+    if (hparams.mtp_generic) {
+        return mtp_obstacle_generic(hparams);
+    }
     const auto known = std::find_if(all.begin(), all.end(),
                                     [&](const auto & one) { return strcmp(one.name, llm_arch_name(model.arch)) == 0; });
 

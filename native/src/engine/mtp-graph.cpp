@@ -350,7 +350,9 @@ static void mtp_graph_add_heads(const llm_graph_params & params) {
     auto * logits = res->t_logits;
     auto * embd   = res->t_embd;
     auto * hidden = res->t_h_nextn;
-    GGML_ASSERT(hidden && "the architecture's graph gives no hidden state for its MTP heads");
+    if (!hidden) {
+        throw std::runtime_error("the architecture's graph gives no hidden states for MTP heads");
+    }
 
     ggml_tensor * rows = ggml_new_tensor_1d(ctx0, GGML_TYPE_I64, params.ubatch.n_tokens);
     ggml_set_input(rows);

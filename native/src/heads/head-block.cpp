@@ -3,7 +3,7 @@
 #include <cmath>
 
 // The block that most families have, with the norms that the file has: Ling 2.0, Ring 2.0, ERNIE 4.5, EXAONE-4.5, K-EXAONE
-// and GLM-OCR. In a model with a sliding window, layers with it rotate, and those without do not.
+// and GLM-OCR; it is also pymtp's own form, for any trunk. In a model with a sliding window, layers with it rotate, and those without do not.
 template <bool iswa> class head_graph_of_block : public head_graph {
   public:
     head_graph_of_block(const llama_model & model, const llm_graph_params & params) : head_graph(model, params) {
@@ -13,13 +13,15 @@ template <bool iswa> class head_graph_of_block : public head_graph {
 
         ggml_tensor * cur = build_norm_if(layer.attn_norm, inpL, "mtp_attn_norm");
 
-        auto [Qcur, Kcur, Vcur] = build_qkv(layer, cur, n_embd_head_k, n_head, n_head_kv, il);
+        auto [Qcur, Kcur, Vcur] =
+            build_qkv(layer, cur, hparams.n_embd_head_k(il), hparams.n_head(il), hparams.n_head_kv(il), il);
+        const bool rotates = hparams.mtp_generic ? rope_type != LLAMA_ROPE_TYPE_NONE : !iswa || hparams.is_swa(il);
 
         if (layer.attn_q_norm) {
             Qcur = build_norm(Qcur, layer.attn_q_norm, nullptr, LLM_NORM_RMS, il);
             Kcur = build_norm(Kcur, layer.attn_k_norm, nullptr, LLM_NORM_RMS, il);
         }
-        if (!iswa || hparams.is_swa(il)) { // else nothing reads positions, and an input that is not read has no buffer
+        if (rotates) { // else nothing reads positions, and an input that is not read has no buffer
             ggml_tensor * inp_pos = build_inp_pos();
             // the layers share one tensor of factors; llama.cpp gives it to those of the trunk
             ggml_tensor * factors = model.get_rope_factors(cparams, 0);
@@ -29,7 +31,7 @@ template <bool iswa> class head_graph_of_block : public head_graph {
         }
 
         cur = build_attn(inp_attn, layer.wo, layer.wo_b, layer.wo_s, Qcur, Kcur, Vcur, nullptr, nullptr, nullptr,
-                         1.0f / sqrtf(float(n_embd_head_k)), il);
+                         1.0f / sqrtf(float(hparams.n_embd_head_k(il))), il);
 
         build_rest(cur, inpL, layer.nextn.shared_head_norm ? layer.nextn.shared_head_norm : layer.layer_out_norm);
     }

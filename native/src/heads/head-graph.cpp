@@ -27,6 +27,9 @@ void head_windows_load(llama_model_loader & ml, llama_hparams & hparams) {
 
 std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, const llm_graph_params & params) {
     if (params.gtype == LLM_GRAPH_TYPE_DECODER_MTP) {
+        if (model.hparams.mtp_generic) {
+            return head_graph_block(model, params);
+        }
         switch (model.arch) {
             case LLM_ARCH_BAILINGMOE2:
             case LLM_ARCH_ERNIE4_5_MOE:
@@ -102,6 +105,7 @@ ggml_tensor * head_graph::build_joined() {
 }
 
 ggml_tensor * head_graph::build_rope(ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * factors) const {
+    const int n_rot = hparams.n_rot(il);
     if (!hparams.use_mrope()) {
         return ggml_rope_ext(ctx0, cur, inp_pos, factors, n_rot, rope_type, n_ctx_orig, freq_base, freq_scale,
                              ext_factor, attn_factor, beta_fast, beta_slow);

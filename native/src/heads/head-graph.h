@@ -18,6 +18,25 @@ int head_tensor_flags(const llama_model_loader & ml, int n_layer);
 // Heads attend as the trunk's first layers do, with a window or without, unless the metadata says so for each of them.
 void head_windows_load(llama_model_loader & ml, llama_hparams & hparams);
 
+// A head of pymtp's own form, see head-generic.cpp: finds it in a file, gives its layer the trunk's attention, and hides the
+// layer from the architecture's own code meanwhile.
+void head_generic_find(const llama_model_loader & ml, llama_hparams & hparams);
+void head_generic_load_hparams(llama_hparams & hparams);
+
+struct head_generic_hidden {
+    explicit head_generic_hidden(llama_hparams & hparams);
+    ~head_generic_hidden();
+
+    llama_hparams & hparams;
+};
+
+// Whether a graph must not crop the rows of the trunk, whose hidden states such a head reads.
+bool head_generic_needs_all_rows(const llm_graph_context & graph);
+
+// Of rows that are about to meet the output matrix those that logits are wanted of; all of them are handed out, as the
+// hidden states that such a head reads. cur, [n_embd, n_tokens], before other products and for other heads.
+ggml_tensor * head_generic_states(const llm_graph_context & graph, const ggml_tensor * weight, ggml_tensor * cur);
+
 // A head's graph if that is asked for and is one of these, else the architecture's own.
 std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, const llm_graph_params & params);
 
