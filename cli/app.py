@@ -248,7 +248,9 @@ for _module, _command in (
     (doctor, doctor.doctor),
 ):
     app.command(_command.__name__.replace("_", "-"), cls=PymtpCommand, epilog=_module.EXAMPLES)(_command)
-_heads = _group(name="heads", help="List, extract, attach, quantize and convert MTP heads.", epilog=heads.EXAMPLES)
+_heads = _group(
+    name="heads", help="List, extract, attach, quantize, convert and train MTP heads.", epilog=heads.EXAMPLES
+)
 for _name_of_heads, (_command, _examples) in heads.COMMANDS.items():
     _heads.command(_name_of_heads, cls=PymtpCommand, epilog=_examples)(_command)
 app.add_typer(_heads)

@@ -6,6 +6,7 @@ Owns what its commands print.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -101,6 +102,24 @@ def convert(own: Values) -> None:
     _write(lambda show: convert_heads(own.checkpoint, own.model, own.output, **options, on_write=show))
 
 
+@with_flags(flags_of("train"))
+def train(own: Values) -> None:
+    """Train an MTP head for a model that has none.
+
+    One layer learns to say what the model says next, from texts and from the model's own answers. Needs PyTorch: pip
+    install 'pymtp-gguf[train]'. Ctrl-C, or a loss of power, loses a minute at most: the same command continues.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for PyTorch's threads, where others want the cores too
+    from pymtp.training import TrainParams, train_head
+
+    values = {name: getattr(own, name) for name in ("init", "minutes", "n_rows", "n_steps", "type", "n_threads")}
+    params = TrainParams(data=tuple(own.data), device=own.device, seed=own.seed, **values)
+    with cleaning_up():
+        path = train_head(own.model, own.output, params=params, force=own.force, on_progress=print_stderr)
+    print_stderr(f"pymtp: wrote {path}, {size_text(path.stat().st_size)}; what it gains:")
+    print_stderr(f"pymtp bench {own.model} --draft-model {path} --draft-max 0-3,auto")
+
+
 COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
     "list": (list_, "pymtp heads list model.gguf\npymtp heads list mtp-model.gguf --json"),
     "extract": (extract, "pymtp heads extract model.gguf\npymtp heads extract model.gguf -o mtp-heads.gguf --bare"),
@@ -115,6 +134,12 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
         convert,
         "pymtp heads convert GLM-4.5-Air/ GLM-4.5-Air-Q4_K_M.gguf --type q8_0\n"
         "pymtp heads convert GLM-4.5-Air/ finetune.gguf -o mtp-finetune.gguf",
+    ),
+    "train": (
+        train,
+        "pymtp heads train model.gguf --minutes 60\n"
+        "pymtp heads train model.gguf --data notes.txt --data prompts.jsonl\n"
+        "pymtp heads train finetune.gguf --init mtp-model.gguf --minutes 10",
     ),
 }
 """Functions and examples, by name."""

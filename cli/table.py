@@ -46,7 +46,7 @@ _ON_WORDS = {
 _GENERATING = "run chat serve batch"
 _LOADING = f"{_GENERATING} bench"
 _PLACING = f"{_LOADING} inspect"
-_HEADS = "extract attach quantize convert"
+_HEADS = "extract attach quantize convert train"
 
 
 def _sampling(name: str, usage: str, parse: parsers.Parser, help: str, **more: Any) -> Flag:
@@ -57,6 +57,7 @@ def _sampling(name: str, usage: str, parse: parsers.Parser, help: str, **more: A
 
 _flag = partial(Flag, on=_GENERATING)
 _run, _chat, _serve = partial(Flag, on="run"), partial(Flag, on="run chat serve"), partial(Flag, on="serve")
+_train = partial(Flag, on="train")
 _load, _place = partial(Flag, on=_LOADING), partial(Flag, on=_PLACING)
 _bench, _lists = partial(Flag, on="bench"), partial(Flag, on="bench", is_list=True)
 _number = partial(_sampling, parse=number(float))
@@ -172,7 +173,7 @@ TABLE: dict[str, list[Flag]] = {
               "File that answers are appended to.", default=REQUIRED, on="batch"),
         _flag("output", "-o --output FILE", Path, "File to write.", default=REQUIRED, on="attach quantize"),
         _flag("output", "-o --output FILE", Path,
-              "File to write.  [default: mtp-MODEL next to the model]", on="extract convert"),
+              "File to write.  [default: mtp-MODEL next to the model]", on="extract convert train"),
         _flag("bare", "--bare", on="extract convert",
               help="Leave out the copies of the model's embedding and output: smaller, but for pymtp only."),
         _flag("force", "--force", help="Replace FILE if there is one.", on=_HEADS),
@@ -180,6 +181,7 @@ TABLE: dict[str, list[Flag]] = {
     "Types": [
         _flag("type", "--type TYPE", OneOf(TYPES),
               f"Type of the heads' matrices, one of {', '.join(TYPES)}.", on="quantize convert"),
+        _train("type", "--type TYPE", OneOf(TYPES), "Type of the head's matrices.", default="q8_0"),
         _flag("output_type", "--output-tensor-type TYPE", OneOf(TYPES),
               "Type of the heads' own output matrices.  [default: that of --type]", on="quantize convert"),
         _flag("experts_type", "--experts-type TYPE", OneOf(TYPES),
@@ -190,6 +192,19 @@ TABLE: dict[str, list[Flag]] = {
     ],
     "Slots": SLOTS,
     "Kept prompts": KEPT,
+    "Training": [
+        _train("data", "--data FILE", Path, many=True,
+               help="Text to learn from, or prompts for the model to answer: *.jsonl with {\"prompt\": ...} or "
+               "{\"messages\": [...]} in each line; may be repeated.  [default: what the model asks itself]"),
+        _train("init", "--init FILE", Path, "A trained head to begin with.  [default: the model's last layer]"),
+        _train("minutes", "--minutes N", number(float), "Time for all of it.", default=30.0),
+        _train("n_rows", "--rows N", integer(1000), "Tokens to learn from, kept on disk.", default=200_000),
+        _train("n_steps", "--draft-max N", integer(1, 8), "Drafts of a round to learn.", default=3),
+        _train("n_threads", "-t --threads N", integer(1, _THREADS_MAX),
+               "CPU threads.  [default: one per physical core]"),
+        _train("device", "--device NAME", OneOf(("auto", "cpu", "cuda")), "What trains.", default="auto"),
+        _train("seed", "-s --seed N", integer(0), "Seed.", default=0),
+    ],
     "Chats": [
         _chat("chat_template", "--chat-template JINJA", str,
               "Chat template; chatml: the built-in ChatML one.  [default: the model's own]"),

@@ -1,0 +1,177 @@
+"""The form of a trained head: its tensors, what they are before training, and the file that holds them.
+
+native/src/heads/head-generic.cpp loads it. Knows no PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pymtp.errors import ModelError, UnsupportedModel
+from pymtp.gguf.header import ArrayLength, read_array
+from pymtp.gguf.limits import MAX_LAYERS
+from pymtp.gguf.model_file import TRAINED_FOR, ModelFile, tensors_by_layer
+from pymtp.gguf.types import TENSOR_TYPES
+from pymtp.gguf.writer import Metadata, Piece, Tensor, stored, write_gguf
+from pymtp.heads.files import tensors_of
+from pymtp.heads.rows import F32, convert, fitting_type, row_bytes, type_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Form:
+    """Sizes of a head: those of the trunk's attention."""
+
+    n_embd: int
+    n_head: int
+    n_kv: int
+    n_head_k: int
+    n_head_v: int
+    n_ff: int
+    eps: float
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the tensors that every head has, as NumPy names them."""
+        n_embd, n_q = self.n_embd, self.n_head * self.n_head_k
+        return {
+            "nextn.eh_proj": (n_embd, 2 * n_embd),
+            **dict.fromkeys(
+                ("nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm", "attn_norm", "ffn_norm"), (n_embd,)
+            ),
+            "attn_q": (n_q, n_embd),
+            "attn_k": (self.n_kv * self.n_head_k, n_embd),
+            "attn_v": (self.n_kv * self.n_head_v, n_embd),
+            "attn_output": (n_embd, self.n_head * self.n_head_v),
+            **dict.fromkeys(("ffn_gate", "ffn_up"), (self.n_ff, n_embd)),
+            "ffn_down": (n_embd, self.n_ff),
+        }
+
+
+def form_of(model: ModelFile) -> Form:
+    """The form of a head for `model`. Raises UnsupportedModel for a trunk whose attention no such head can have."""
+    if model.number("attention.key_length_mla"):
+        raise UnsupportedModel(f"{model.path} keeps no keys and values by position, which a trained head needs")
+    like = _layer_like(model)
+    n_embd, n_head = model.number("embedding_length"), model.count("attention.head_count", like)
+    n_key = model.number("attention.key_length") or n_embd // n_head
+    up = tensors_by_layer(model.tensors.values())[like].get("ffn_up.weight")
+    has_gate = f"blk.{like}.ffn_gate.weight" in model.tensors
+    n_ff = up.shape[1] // (1 if has_gate else 2) if up else n_embd * 8 // 3 // 32 * 32
+    eps = model.value("attention.layer_norm_rms_epsilon")
+    return Form(
+        n_embd=n_embd,
+        n_head=n_head,
+        n_kv=model.count("attention.head_count_kv", like, n_head),
+        n_head_k=n_key,
+        n_head_v=model.number("attention.value_length") or n_key,
+        n_ff=n_ff,
+        eps=eps if isinstance(eps, float) and eps > 0 else 1e-5,
+    )
+
+
+def _layer_like(model: ModelFile) -> int:
+    """The last layer of the trunk that has attention, and no window if there is a choice."""
+    windows = model.value("attention.sliding_window_pattern")
+    is_windowed = read_array(model.path, windows, MAX_LAYERS) if isinstance(windows, ArrayLength) else []
+    layers = tensors_by_layer(model.tensors.values())
+    attend = [i for i in range(model.n_layer) if {"attn_q.weight", "attn_qkv.weight"} & layers.get(i, {}).keys()]
+    attend = [i for i in attend if model.count("attention.head_count_kv", i, 1)]
+    if not attend:
+        raise UnsupportedModel(f"{model.path} has no layer with attention, which a trained head needs")
+    return max([i for i in attend if i >= len(is_windowed) or not is_windowed[i]] or attend)
+
+
+def read_tensor(model: ModelFile, name: str) -> Array | None:
+    """A tensor as float32; None if the model does not have it."""
+    for shard, info in tensors_of(model):
+        if info.name == name:
+            n_per_row, kind = info.shape[0], TENSOR_TYPES[info.type_id]
+            pieces = stored(
+                shard, info, max(1, 2**22 // row_bytes(kind, n_per_row)) * row_bytes(kind, n_per_row)
+            ).pieces()
+            read = b"".join(convert(pieces, (info.type_id, F32), n_per_row, f"{model.path}: {name}"))
+            return np.frombuffer(read, np.float32).reshape(info.shape[::-1])
+    return None
+
+
+def first_tensors(model: ModelFile, form: Form, seed: int) -> dict[str, Array]:
+    """A head before training: the trunk's last layer, which reads token and hidden state in equal parts."""
+    rng, like = np.random.default_rng(seed), _layer_like(model)
+    found = {name: read_tensor(model, f"blk.{like}.{name}") for name in _taken(model, like)}
+    of_layer = {name.removesuffix(".weight"): values for name, values in found.items() if values is not None}
+    if (joined := of_layer.pop("attn_qkv", None)) is not None:
+        ends = np.cumsum([form.shapes()[f"attn_{x}"][0] for x in "qk"])
+        of_layer.update(zip(("attn_q", "attn_k", "attn_v"), np.split(joined, ends), strict=True))
+    if (up := of_layer.get("ffn_up")) is not None and "ffn_gate" not in of_layer:
+        of_layer["ffn_gate"], of_layer["ffn_up"] = np.split(up, 2)
+    half = np.eye(form.n_embd, dtype=np.float32)
+    of_layer["nextn.eh_proj"] = np.concatenate([half, half], 1)
+    if (norm := read_tensor(model, "output_norm.weight")) is not None:
+        of_layer["nextn.shared_head_norm"] = norm
+    made: dict[str, Array] = {}
+    for name, shape in form.shapes().items():
+        values = of_layer.get(name)
+        if values is None or values.shape != shape:
+            first = rng.standard_normal(shape) * shape[-1] ** -0.5 if len(shape) > 1 else np.ones(shape)
+            values = first.astype(np.float32)
+        made[f"{name}.weight"] = values
+    for name in ("attn_q_norm", "attn_k_norm"):
+        if name in of_layer and of_layer[name].shape == (form.n_head_k,):
+            made[f"{name}.weight"] = of_layer[name]
+    for x in "qkv":
+        if (bias := of_layer.get(f"attn_{x}.bias")) is not None:
+            made[f"attn_{x}.bias"] = bias
+    return made
+
+
+def _taken(model: ModelFile, like: int) -> list[str]:
+    parts = ("attn_", "ffn_norm", "ffn_gate.", "ffn_up.", "ffn_down.")
+    names = tensors_by_layer(model.tensors.values())[like]
+    return [name for name in names if name.startswith(parts)]
+
+
+def read_head(path: Path, form: Form) -> dict[str, Array]:
+    """The tensors of a trained head in a file. Raises ModelError if they are of another form."""
+    file = ModelFile(path)
+    layer = tensors_by_layer(file.tensors.values()).get(file.n_layer, {})
+    if not file.is_trained:
+        raise ModelError(f"{path} holds no head that was trained by pymtp; name one that was, or none")
+    found = {name: read_tensor(file, f"blk.{file.n_layer}.{name}") for name in layer}
+    made = {name: values for name, values in found.items() if values is not None}
+    for name, shape in form.shapes().items():
+        if f"{name}.weight" not in made or made[f"{name}.weight"].shape != shape:
+            raise ModelError(f"{path} is a head for a model of another shape ({name}); name one that fits, or none")
+    return made
+
+
+def write_head(path: Path, model: ModelFile, tensors: Mapping[str, Array], kind: str) -> None:
+    """Write a head to a file of its own. Matrices become `kind`, or what fits their rows."""
+    metadata = Metadata(model.shards[0])
+    metadata.drop("split.")
+    metadata.set_number(f"{model.architecture}.block_count", model.n_layer + 1)
+    metadata.set_number(f"{model.architecture}.nextn_predict_layers", 1)
+    metadata.set_text(TRAINED_FOR, model.trunk_id)
+    made = [_stored(f"blk.{model.n_layer}.{name}", values, kind) for name, values in tensors.items()]
+    write_gguf(path, metadata, made)
+
+
+def _stored(name: str, values: Array, kind: str) -> Tensor:
+    n_per_row = values.shape[-1]
+    to = F32 if values.ndim == 1 else fitting_type(type_id(kind, "type"), n_per_row)
+    to = F32 if to is None else to
+
+    def pieces() -> Iterator[Piece]:
+        return convert([bytearray(values.astype("<f4").tobytes())], (F32, to), n_per_row, name)
+
+    return Tensor(name, values.shape[::-1], to, pieces)

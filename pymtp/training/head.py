@@ -1,0 +1,138 @@
+"""The head in PyTorch: what native/src/heads/head-block.cpp computes, over all positions and draft steps at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from pymtp.training.form import Array, Form
+
+
+class Rotation(NamedTuple):
+    """How queries and keys know positions."""
+
+    n_rot: int
+    """Numbers of a head that rotate; 0: none."""
+    is_neox: bool
+    """Whether the two numbers of a pair are half of n_rot apart, not side by side."""
+    base: float
+    factors: Tensor | None = None
+    scale: float = 1.0
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x: (..., n_tokens, n_head_k); positions: (n_tokens,)."""
+        if not self.n_rot:
+            return x
+        exponents = torch.arange(0, self.n_rot, 2, device=x.device) / self.n_rot
+        frequencies = self.scale * self.base**-exponents
+        if self.factors is not None:
+            frequencies = frequencies / self.factors[: self.n_rot // 2].to(x.device)
+        angles = positions[:, None] * frequencies
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        turning, rest = x[..., : self.n_rot], x[..., self.n_rot :]
+        a, b = turning.chunk(2, -1) if self.is_neox else (turning[..., ::2], turning[..., 1::2])
+        turned = (a * cos - b * sin, a * sin + b * cos)
+        return torch.cat([torch.cat(turned, -1) if self.is_neox else torch.stack(turned, -1).flatten(-2), rest], -1)
+
+
+class Head(nn.Module):
+    """`tensors`: by their names in the layer."""
+
+    def __init__(self, form: Form, tensors: Mapping[str, Array], rotation: Rotation) -> None:
+        super().__init__()
+        self.form, self.rotation = form, rotation
+        self._names = {name: name.replace(".", "_") for name in tensors}
+        for name, values in tensors.items():
+            self.register_parameter(self._names[name], nn.Parameter(torch.tensor(values)))
+
+    def tensors(self) -> dict[str, Array]:
+        """By their names in the layer, float32."""
+        found = self.state_dict()
+        return {name: found[own].float().cpu().numpy() for name, own in self._names.items()}
+
+    def forward(self, embedding: Tensor, hidden: Tensor, step: int, cache: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """What a draft step says at each row: (texts, n_tokens, n_embd), which is handed on and scores the vocabulary.
+
+        Row j of step s is at position j + s. It sees the first step's keys up to row j, and those of its own later
+        steps. `cache`: keys and values of the steps before, to which this step adds its own.
+        """
+        x = F.linear(
+            torch.cat([self._norm(embedding, "nextn.enorm"), self._norm(hidden, "nextn.hnorm")], -1),
+            self._of("nextn.eh_proj"),
+        )
+        x = x + self._attention(self._norm(x, "attn_norm"), step, cache)
+        y = self._norm(x, "ffn_norm")
+        y = F.silu(F.linear(y, self._of("ffn_gate"))) * F.linear(y, self._of("ffn_up"))
+        return self._norm(x + F.linear(y, self._of("ffn_down")), "nextn.shared_head_norm")
+
+    def _attention(self, x: Tensor, step: int, cache: list[tuple[Tensor, Tensor]]) -> Tensor:
+        form, n = self.form, x.shape[1]
+        positions = torch.arange(n, device=x.device) + step
+        keys = self.rotation(self._heads(x, "k", form.n_kv), positions)
+        cache.append((keys, self._heads(x, "v", form.n_kv)))
+        # (texts, n_kv, heads of a key, n, n_head_k)
+        queries = self.rotation(self._heads(x, "q", form.n_head), positions).unflatten(1, (form.n_kv, -1))
+        later = torch.full((n, n), -torch.inf, device=x.device).triu(1)
+        scores = (queries.flatten(2, 3) @ cache[0][0].transpose(-1, -2)).unflatten(2, (-1, n))
+        own = [(queries * keys[:, :, None]).sum(-1, keepdim=True) for keys, _ in cache[1:]]
+        scale = form.n_head_k**-0.5
+        weights = torch.cat([scores.float() * scale + later, *(each.float() * scale for each in own)], -1)
+        weights = weights.softmax(-1).to(x.dtype)
+        out = (weights[..., :n].flatten(2, 3) @ cache[0][1]).unflatten(2, (-1, n))
+        for i, (_, values) in enumerate(cache[1:]):
+            out = out + weights[..., n + i, None] * values[:, :, None]
+        return F.linear(out.flatten(1, 2).transpose(1, 2).flatten(2), self._of("attn_output"))
+
+    def _heads(self, x: Tensor, which: str, n_head: int) -> Tensor:
+        bias = getattr(self, f"attn_{which}_bias", None)
+        x = F.linear(x, self._of(f"attn_{which}"), bias).unflatten(-1, (n_head, -1)).transpose(1, 2)
+        return self._norm(x, f"attn_{which}_norm") if hasattr(self, f"attn_{which}_norm_weight") else x
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        return F.rms_norm(x.float(), x.shape[-1:], self._of(name).float(), self.form.eps)
+
+    def _of(self, name: str) -> Tensor:
+        weight: Tensor = getattr(self, name.replace(".", "_") + "_weight")
+        return weight
+
+
+class Divergence(torch.autograd.Function):
+    """How far a head's distributions are from the trunk's: cross-entropies, by pieces of rows, without keeping logits.
+
+    Takes the head's states of all draft steps, (n_steps, n, n_embd), how much each row of them counts (n_steps, n), the
+    trunk's states (n, n_embd) that they should equal, and the output matrix (n_vocab, n_embd), which is not learned.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, counts: Tensor, trunk: Tensor, output: Tensor) -> Tensor:
+        gradient, total = torch.empty_like(states), torch.zeros((), device=states.device)
+        n_piece = _piece(output)
+        for begin in range(0, len(trunk), n_piece):
+            piece = slice(begin, begin + n_piece)
+            wanted = (trunk[piece].to(output.dtype) @ output.T).float().softmax(-1)
+            for step, of_step in enumerate(states):
+                logits = (of_step[piece].to(output.dtype) @ output.T).float().log_softmax(-1)
+                count = counts[step, piece, None]
+                total -= ((wanted * logits).sum(-1, keepdim=True) * count).sum()
+                gradient[step, piece] = (logits.exp_().sub_(wanted).mul_(count)).to(output.dtype) @ output
+        ctx.save_for_backward(gradient)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        return gradients[0] * ctx.saved_tensors[0], None, None, None
+
+
+def most_likely(states: Tensor, output: Tensor) -> Tensor:
+    """The token that each of the states (n, n_embd) predicts."""
+    return torch.cat([(piece.to(output.dtype) @ output.T).argmax(-1) for piece in states.split(_piece(output))])
+
+
+def _piece(output: Tensor) -> int:
+    """Rows at a time: what a CPU's caches hold, or a GPU's memory without effort."""
+    return max(1, (2**27 if output.is_cuda else 2**21) // len(output))

@@ -1,0 +1,63 @@
+"""A training from a model to the file with its head. Owns the order of things, what is shown, and what is kept."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from pymtp.engine.context import ContextParams
+from pymtp.errors import ModelError, UnsupportedModel
+from pymtp.gguf.model_file import ModelFile
+from pymtp.heads.files import check_target, default_target
+from pymtp.model import Model
+from pymtp.training.collect import N_TEXTS, N_TOKENS, Collector, Progress, Rows, Source
+from pymtp.training.form import first_tensors, form_of, read_head, write_head
+from pymtp.training.params import TrainParams
+
+_COLLECTING = 0.4
+"""Of the time, at most."""
+
+
+def train_head(
+    path: str | Path,
+    target: str | Path | None = None,
+    *,
+    params: TrainParams = TrainParams(),  # noqa: B008  # frozen
+    force: bool = False,
+    on_progress: Progress = lambda line: None,
+) -> Path:
+    """Train a head for the model at `path`, which has none, and write it to `target` (mtp-*.gguf next to the model).
+
+    What was collected and learned stays in a folder *.training next to it: the same call continues from there. Returns
+    the file. Raises ModelError for files that cannot be used, UnsupportedModel for models that cannot have such a head.
+    """
+    try:
+        from pymtp.training.learn import find_rotation, learn
+    except ImportError:
+        raise UnsupportedModel("training needs PyTorch; pip install 'pymtp-gguf[train]'") from None
+    model, out = ModelFile(Path(path)), Path(target) if target else default_target(path)
+    if model.n_heads:
+        raise UnsupportedModel(f"{path} has MTP heads; name a model without them")
+    form = form_of(model)
+    check_target(out, [shard.path for shard in model.shards], force=force)
+    folder = out.with_name(f"{out.stem}-{model.trunk_id}.training")
+    folder.mkdir(exist_ok=True)
+    begin = time.monotonic()
+    tensors = read_head(params.init, form) if params.init else first_tensors(model, form, params.seed)
+    rows = Rows(folder, form.n_embd)
+    needed = rows.check_room(params.n_rows) / 2**20
+    on_progress(f"{folder}: up to {needed:.0f} MiB more for rows; delete it when the head is good enough")
+    first = folder / "mtp-first.gguf"
+    write_head(first, model, tensors, "f32")
+    context = ContextParams(
+        n_ctx=N_TOKENS + 16, n_seq_max=N_TEXTS + 1, n_threads=params.n_threads, n_ubatch=2 * N_TOKENS, kv_unified=True
+    )
+    with Model(path, draft_model=first, draft="mtp", draft_max=1, context=context) as loaded:
+        rotation = find_rotation(loaded, model, form, tensors)
+        collector = Collector(loaded, rows, Source(loaded, params.data, params.seed + len(rows)))
+        collector.run(params.n_rows, begin + _COLLECTING * 60 * params.minutes, on_progress)
+    if len(rows) < 1000:
+        raise ModelError(f"{len(rows)} rows are too few to learn from; give it more time (--minutes) or more data")
+    learned = learn(model, form, tensors, rotation, rows, folder, params, begin + 60 * params.minutes, on_progress)
+    write_head(out, model, learned, params.type)
+    return out

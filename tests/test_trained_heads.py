@@ -1,0 +1,198 @@
+"""Heads of pymtp's own form, for models that have none: what they compute, what they fit, and their training."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from pymtp_cli.app import app
+from typer.testing import CliRunner
+
+from machine import needs_exact_texts
+from pymtp import Model, SamplingParams
+from pymtp.engine.session import Chunk
+from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
+from pymtp.gguf.facts import model_facts
+from pymtp.heads import attach_heads, extract_heads, list_heads
+from random_gguf import N_VOCAB, write_generic, write_generic_hybrid, write_glm4moe, write_glm_dsa, write_granite_hybrid
+from random_gguf.generic import TRUNKS, write_trunk
+from random_gguf.side_files import split_heads
+from reference.trained_head import TrainedHead
+from test_families import PARAMS
+from test_side_files import text
+
+ROTATIONS = {"llama": (32, False), "glm4": (16, False), "hybrid": (32, False)}
+"""Numbers that rotate, and whether the halves of a pair are far apart. Others: (32, True)."""
+K = 3
+
+
+def apart(tmp_path: Path, architecture: str = "llama") -> tuple[Path, Path]:
+    """A trunk, and a random head that is for it, in files of their own."""
+    whole, trunk, head = (tmp_path / f"{name}.gguf" for name in ("whole", "trunk", "head"))
+    write_generic(architecture)(whole)
+    split_heads(whole, trunk, head)
+    return trunk, head
+
+
+@pytest.mark.parametrize("architecture", [*TRUNKS, "hybrid"])
+def test_logits_equal_those_of_numpy(tmp_path: Path, architecture: str) -> None:
+    write = write_generic_hybrid if architecture == "hybrid" else write_generic(architecture)
+    path = write(tmp_path / "tiny.gguf")
+    n_rot, is_neox = ROTATIONS.get(architecture, (32, True))
+    head = TrainedHead(path, path, n_rot=n_rot, is_neox=is_neox)
+    tokens = [int(token) for token in np.random.default_rng(5).integers(0, N_VOCAB, 20 + K)]
+    with Model(path, draft="mtp", draft_max=K, context=PARAMS) as model:
+        session = model.session
+        session.decode([Chunk(tokens[:20], 0, feed=True)])
+        states = session.hidden_states(0, 20)
+        said = np.zeros(states.shape[1])
+        for token, state in zip(tokens[:20], [said, *states[:-1]], strict=True):
+            head.row(token, state)
+        said = states[-1]
+        for step in range(K):
+            session.draft(step, K, [Chunk([tokens[20 + step]], 20 + step)])
+            said, logits = head.row(tokens[20 + step], said)
+            np.testing.assert_allclose(session.draft_logits[0], logits, rtol=0, atol=1e-4)
+
+
+@needs_exact_texts
+@pytest.mark.parametrize("architecture", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
+def test_text_is_the_plain_one_and_drafts_are_made(tmp_path: Path, architecture: str) -> None:
+    trunk, head = apart(tmp_path, architecture)
+    with Model(trunk, draft="none", n_threads=1) as plain, Model(trunk, draft_model=head, n_threads=1) as model:
+        assert model.draft_note is None
+        assert model.session.mtp_memory == "shared"
+        assert text(model) == text(plain)
+        sampling = SamplingParams(temperature=0)
+        generation = model.generate([7] * 40, sampling=sampling, max_tokens=20, draft_max=3, ignore_eos=True)
+        assert list(generation) and generation.stats.drafted > 0
+
+
+def test_two_models_with_a_head_each_draft_in_one_process(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    first, second = apart(tmp_path), apart(tmp_path / "other", "qwen3")
+    with Model(first[0], draft_model=first[1], n_threads=1) as one:
+        alone = text(one)
+        with Model(second[0], draft_model=second[1], n_threads=1) as two:
+            assert text(two) != alone
+            assert text(one) == alone
+
+
+def test_a_head_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    trunk, head = apart(tmp_path)
+    other = write_trunk(tmp_path / "other.gguf", "llama")
+    assert model_facts(other, head).has_heads  # the same norms: another type, or an adapter that was merged
+    reader = gguf.GGUFReader(other, "r+")
+    norm = next(tensor for tensor in reader.tensors if tensor.name == "output_norm.weight")
+    norm.data[3] += 0.5
+    reader.data.flush()
+    del reader
+    problem = "it was trained for another model of this shape: train it further, heads train --init"
+    with pytest.raises(ModelError, match=re.escape(problem)):
+        model_facts(other, head)
+    with pytest.raises(ModelError, match="its architecture is llama, not qwen3"):
+        model_facts(write_trunk(tmp_path / "third.gguf", "qwen3"), head)
+    with pytest.raises(ModelError, match="it is of a model with 3 layers, not 2"):
+        model_facts(write_trunk(tmp_path / "fourth.gguf", "llama", n_layer=2), head)
+
+
+def test_a_trained_head_is_a_file_like_other_heads(tmp_path: Path) -> None:
+    trunk, head = apart(tmp_path)
+    whole = attach_heads(trunk, head, tmp_path / "whole2.gguf")
+    again = extract_heads(whole, tmp_path / "again.gguf", bare=True)
+    assert [tensor.name for tensor in list_heads(again).heads[0].tensors] == [
+        tensor.name for tensor in list_heads(head).heads[0].tensors
+    ]
+    with Model(whole, draft="mtp", n_threads=1) as one, Model(trunk, draft_model=again, n_threads=1) as two:
+        assert text(one) == text(two)
+        with Model(whole, draft="none", n_threads=1) as plain:  # which loads no tensor of the head
+            assert text(plain) == text(one)
+
+
+def test_a_model_that_cannot_have_such_a_head_says_why(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from pymtp.training import TrainParams, train_head
+
+    split_heads(write_glm_dsa(tmp_path / "dsa.gguf"), tmp_path / "trunk.gguf", tmp_path / "heads.gguf")
+    with pytest.raises(UnsupportedModel, match="keeps no keys and values by position"):
+        train_head(tmp_path / "trunk.gguf")
+    with pytest.raises(UnsupportedModel, match="has MTP heads; name a model without them"):
+        train_head(write_glm4moe(tmp_path / "glm.gguf"))
+    with pytest.raises(InvalidParameter, match="minutes"):
+        TrainParams(minutes=0)
+    trunk = write_trunk(tmp_path / "llama.gguf", "llama")
+    with pytest.raises(ModelError, match=r"missing.txt: no such file; name texts, or prompts in \*.jsonl"):
+        train_head(trunk, params=TrainParams(data=(tmp_path / "missing.txt",)))
+
+
+def prompts_for_tiny_models(tmp_path: Path) -> Path:
+    """Prompts of the random models' own tokens."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"<x{i}><x{i + 1}>"}) + "\n" for i in range(40)))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [*TRUNKS, "hybrid"])
+def test_a_head_is_trained_and_drafts(tmp_path: Path, architecture: str) -> None:
+    pytest.importorskip("torch")
+    trunk = tmp_path / "trunk.gguf"
+    if architecture == "hybrid":
+        write_granite_hybrid(trunk)
+    else:
+        write_trunk(trunk, architecture)
+    prompts = prompts_for_tiny_models(tmp_path)
+    command = ["heads", "train", str(trunk), "--minutes", "0.2", "--rows", "4000", "--data", str(prompts), "-t", "1"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "accepted by position in texts that were held out" in done.stderr
+    assert f"--draft-model {tmp_path / 'mtp-trunk.gguf'}" in done.stderr
+    with Model(trunk, draft="none", n_threads=1) as plain, Model(trunk, draft="mtp", n_threads=1) as model:
+        assert text(model) == text(plain)
+
+
+@pytest.mark.slow
+def test_a_training_that_ends_early_continues_where_it_was(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from pymtp.training import TrainParams, train_head
+
+    trunk = write_trunk(tmp_path / "trunk.gguf", "llama")
+    data = (prompts_for_tiny_models(tmp_path),)
+    params = TrainParams(data=data, minutes=0.3, n_rows=3000, n_threads=1)
+
+    def stop(line: str) -> None:
+        if line.startswith("loss"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_head(trunk, params=params, on_progress=stop)
+    (folder,) = tmp_path.glob("mtp-trunk-*.training")
+    saved, rows = folder / "checkpoint.pt", folder / "rows.bin"
+    (folder / "rows.bin").write_bytes(rows.read_bytes() + b"half a text")  # as after a loss of power
+    assert saved.exists() and not (tmp_path / "mtp-trunk.gguf").exists()
+    lines: list[str] = []
+    head = train_head(trunk, params=params, on_progress=lines.append)
+    assert any("continues" in line for line in lines) and not saved.exists()
+    again = train_head(trunk, force=True, params=replace(params, init=head, minutes=0.05))
+    assert model_facts(trunk, again).has_heads
+
+
+def test_rows_that_were_cut_off_are_dropped(tmp_path: Path) -> None:
+    from pymtp.training.collect import Rows
+
+    rows = Rows(tmp_path, 4)
+    rows.add([1, 2, 3], np.ones((3, 4), np.float32))
+    (tmp_path / "rows.bin").open("ab").write(b"half a row")
+    (tmp_path / "lengths.bin").open("ab").write(b"\1")
+    again = Rows(tmp_path, 4)
+    again.add([4, 5], np.full((2, 4), 2, np.float32))
+    read = np.fromfile(rows.path, rows.kind)
+    assert (again.lengths, read["token"].tolist()) == ([3, 2], [1, 2, 3, 4, 5])
+    assert read["hidden"][3:].min() == 2
+    with pytest.raises(ModelError, match=r"bytes of \d+ that are free; take fewer rows \(--rows\)"):
+        again.check_room(10**15)
