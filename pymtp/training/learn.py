@@ -211,7 +211,7 @@ class _Learning:
         loss.backward()
         for optimizer in self.optimizers:
             optimizer.step()
-        return loss.item()
+        return float(loss.item())
 
     def acceptance(self, texts: _Texts) -> list[float]:
         """Of held-out texts: of the rounds that drafted a position, the share in which it would be accepted."""
