@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,9 @@ def test_the_report_is_whole_and_names_no_user(monkeypatch: pytest.MonkeyPatch, 
 def test_a_wrong_kernel_is_named_and_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     right = operations._differences
 
-    def wrong(device: object, ggml_type: int, is_attention: bool, n_rows: int) -> tuple[float, float]:
+    def wrong(device: object, ggml_type: int, is_attention: bool, n_rows: Sequence[int]) -> tuple[float, float]:
         error, company = right(device, ggml_type, is_attention, n_rows)
-        is_broken = ggml_type == GGMLQuantizationType.Q4_K and n_rows == 3
+        is_broken = ggml_type == GGMLQuantizationType.Q4_K and 3 in n_rows
         return (0.5 if is_broken else error), company
 
     monkeypatch.setattr(operations, "_differences", wrong)
@@ -51,8 +52,8 @@ def test_this_processor_computes_all_of_it_and_rows_do_not_matter() -> None:
 
 @pytest.mark.parametrize(
     ("ggml_type", "is_attention", "n_rows"),
-    [(-1, False, 1), (1000, False, 1), (GGMLQuantizationType.Q8_0, False, 0), (GGMLQuantizationType.Q8_0, False, 129)]
-    + [(GGMLQuantizationType.Q4_K, True, 1), (GGMLQuantizationType.IQ2_XS, False, 1)],
+    [(-1, False, [1]), (1000, False, [1]), *((GGMLQuantizationType.Q8_0, False, rows) for rows in ([], [1, 0], [129]))]
+    + [(GGMLQuantizationType.Q4_K, True, [1]), (GGMLQuantizationType.IQ2_XS, False, [1])],
 )
 def test_what_cannot_be_checked_is_refused(ggml_type: int, is_attention: bool, n_rows: int) -> None:
     with pytest.raises(PymtpError):

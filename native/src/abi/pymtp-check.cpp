@@ -57,57 +57,6 @@ struct operation {
 
     int64_t n_per_row() const { return is_attention ? N_HEADS * N_HEAD : N_VALUES; }
 
-    // of rows [begin, begin + n)
-    floats on(ggml_backend_dev_t device, int64_t begin, int64_t n) const {
-        ggml_backend_ptr backend(ggml_backend_dev_init(device, nullptr));
-        ggml_context_ptr weights(ggml_init({ 1 << 16, nullptr, true }));
-        ggml_context_ptr nodes(ggml_init({ 1 << 16, nullptr, true }));
-        if (!backend || !weights || !nodes) {
-            pymtp_refuse("the device cannot be used");
-        }
-        ggml_context * ctx   = nodes.get();
-        ggml_tensor *  input = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_per_row(), n);
-        ggml_tensor *  mask  = is_attention ? ggml_new_tensor_2d(ctx, GGML_TYPE_F16, N_CELLS, n) : nullptr;
-        ggml_tensor *  one;
-        ggml_tensor *  other = nullptr;
-        ggml_tensor *  out;
-        if (is_attention) {
-            one            = ggml_new_tensor_3d(weights.get(), type, N_HEAD, N_CELLS, N_GROUPS);
-            other          = ggml_new_tensor_3d(weights.get(), type, N_HEAD, N_CELLS, N_GROUPS);
-            auto * queries = ggml_permute(ctx, ggml_reshape_3d(ctx, input, N_HEAD, N_HEADS, n), 0, 2, 1, 3);
-            out            = ggml_flash_attn_ext(ctx, queries, one, other, mask, 1.0f, 0.0f, 0.0f);
-        } else {
-            one = ggml_new_tensor_2d(weights.get(), type, N_VALUES, N_OUT);
-            out = ggml_mul_mat(ctx, one, input);
-        }
-        if (!ggml_backend_dev_supports_op(device, out)) {
-            pymtp_refuse("the device does not compute that");
-        }
-        ggml_cgraph * graph = ggml_new_graph_custom(ctx, 16, false);
-        ggml_build_forward_expand(graph, out);
-        for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
-            ggml_graph_node(graph, i)->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
-        }
-        ggml_backend_buffer_ptr weights_buffer(ggml_backend_alloc_ctx_tensors(weights.get(), backend.get()));
-        ggml_backend_buffer_ptr nodes_buffer(ggml_backend_alloc_ctx_tensors(ctx, backend.get()));
-        if (!weights_buffer || !nodes_buffer) {
-            throw std::bad_alloc();
-        }
-        ggml_backend_buffer_set_usage(weights_buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-        ggml_backend_tensor_set(one, first.data.data(), 0, ggml_nbytes(one));
-        if (is_attention) {
-            ggml_backend_tensor_set(other, second.data.data(), 0, ggml_nbytes(other));
-            ggml_backend_tensor_memset(mask, 0, 0, ggml_nbytes(mask));
-        }
-        ggml_backend_tensor_set(input, rows.data() + begin * n_per_row(), 0, ggml_nbytes(input));
-        if (ggml_backend_graph_compute(backend.get(), graph) != GGML_STATUS_SUCCESS) {
-            pymtp_refuse("the device failed");
-        }
-        floats res(ggml_nelements(out));
-        ggml_backend_tensor_get(out, res.data(), 0, ggml_nbytes(out));
-        return res;
-    }
-
     floats in_doubles() const { return is_attention ? attention() : product(); }
 
   private:
@@ -151,11 +100,87 @@ struct operation {
     }
 };
 
+// An operation on a device, where its weights or caches stay: a backend is slow to open, and may compile kernels.
+class on_device {
+  public:
+    on_device(const operation & of, ggml_backend_dev_t device) :
+        of(of), device(device), backend(ggml_backend_dev_init(device, nullptr)),
+        weights(ggml_init({ 1 << 16, nullptr, true })) {
+        if (!backend || !weights) {
+            pymtp_refuse("the device cannot be used");
+        }
+        if (of.is_attention) {
+            one   = ggml_new_tensor_3d(weights.get(), of.type, N_HEAD, N_CELLS, N_GROUPS);
+            other = ggml_new_tensor_3d(weights.get(), of.type, N_HEAD, N_CELLS, N_GROUPS);
+        } else {
+            one = ggml_new_tensor_2d(weights.get(), of.type, N_VALUES, N_OUT);
+        }
+        buffer.reset(ggml_backend_alloc_ctx_tensors(weights.get(), backend.get()));
+        if (!buffer) {
+            throw std::bad_alloc();
+        }
+        ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        ggml_backend_tensor_set(one, of.first.data.data(), 0, ggml_nbytes(one));
+        if (other) {
+            ggml_backend_tensor_set(other, of.second.data.data(), 0, ggml_nbytes(other));
+        }
+    }
+
+    // of rows [begin, begin + n)
+    floats rows(int64_t begin, int64_t n) const {
+        ggml_context_ptr nodes(ggml_init({ 1 << 16, nullptr, true }));
+        if (!nodes) {
+            throw std::bad_alloc();
+        }
+        ggml_context * ctx   = nodes.get();
+        ggml_tensor *  input = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, of.n_per_row(), n);
+        ggml_tensor *  mask  = other ? ggml_new_tensor_2d(ctx, GGML_TYPE_F16, N_CELLS, n) : nullptr;
+        ggml_tensor *  out;
+        if (other) {
+            auto * queries = ggml_permute(ctx, ggml_reshape_3d(ctx, input, N_HEAD, N_HEADS, n), 0, 2, 1, 3);
+            out            = ggml_flash_attn_ext(ctx, queries, one, other, mask, 1.0f, 0.0f, 0.0f);
+        } else {
+            out = ggml_mul_mat(ctx, one, input);
+        }
+        if (!ggml_backend_dev_supports_op(device, out)) {
+            pymtp_refuse("the device does not compute that");
+        }
+        ggml_cgraph * graph = ggml_new_graph_custom(ctx, 16, false);
+        ggml_build_forward_expand(graph, out);
+        for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
+            ggml_graph_node(graph, i)->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+        }
+        ggml_backend_buffer_ptr nodes_buffer(ggml_backend_alloc_ctx_tensors(ctx, backend.get()));
+        if (!nodes_buffer) {
+            throw std::bad_alloc();
+        }
+        if (mask) {
+            ggml_backend_tensor_memset(mask, 0, 0, ggml_nbytes(mask));
+        }
+        ggml_backend_tensor_set(input, of.rows.data() + begin * of.n_per_row(), 0, ggml_nbytes(input));
+        if (ggml_backend_graph_compute(backend.get(), graph) != GGML_STATUS_SUCCESS) {
+            pymtp_refuse("the device failed");
+        }
+        floats res(ggml_nelements(out));
+        ggml_backend_tensor_get(out, res.data(), 0, ggml_nbytes(out));
+        return res;
+    }
+
+  private:
+    const operation &       of;
+    ggml_backend_dev_t      device;
+    ggml_backend_ptr        backend;
+    ggml_context_ptr        weights;
+    ggml_backend_buffer_ptr buffer;
+    ggml_tensor *           one   = nullptr;
+    ggml_tensor *           other = nullptr; // of attention
+};
+
 // the largest difference, of the largest value
 double difference(const floats & seen, const floats & expected) {
     double res   = 0.0;
     double scale = 0.0;
-    for (size_t i = 0; i < expected.size(); ++i) {
+    for (size_t i = 0; i < seen.size(); ++i) {
         const double error = std::fabs((double) seen[i] - expected[i]);
         res                = std::isfinite(error) ? std::max(res, error) : INFINITY;
         scale              = std::max(scale, std::fabs((double) expected[i]));
@@ -165,25 +190,34 @@ double difference(const floats & seen, const floats & expected) {
 
 } // namespace
 
-int32_t pymtp_check_operation(ggml_backend_dev_t device, int32_t type, int32_t is_attention, int32_t n_rows,
-                              double * error, double * company) {
+int32_t pymtp_check_operation(ggml_backend_dev_t device, int32_t type, int32_t is_attention, const int32_t * n_rows,
+                              int32_t n, double * error, double * company) {
     return pymtp_guard([&]() -> int32_t {
         pymtp_need(device, "the device");
-        if (type < 0 || type >= GGML_TYPE_COUNT || n_rows < 1 || n_rows > (int32_t) MTP_SINGLE_ROWS_MAX) {
+        pymtp_need_array(n_rows, n, MTP_SINGLE_ROWS_MAX, "numbers of rows");
+        const int32_t * end = n_rows + n;
+        if (type < 0 || type >= GGML_TYPE_COUNT || n < 1 || *std::min_element(n_rows, end) < 1 ||
+            *std::max_element(n_rows, end) > (int32_t) MTP_SINGLE_ROWS_MAX) {
             pymtp_refuse("1 to %d rows of one of ggml's types are possible", MTP_SINGLE_ROWS_MAX);
         }
         if ((is_attention ? N_HEAD : N_VALUES) % ggml_blck_size((ggml_type) type) != 0) {
             pymtp_refuse("no whole number of blocks fits a row");
         }
-        const operation of{ (ggml_type) type, is_attention != 0, n_rows };
-        const floats    together = of.on(device, 0, n_rows);
+        const operation of{ (ggml_type) type, is_attention != 0, *std::max_element(n_rows, end) };
+        const on_device there(of, device);
+        const floats    expected = of.in_doubles();
         floats          alone;
-        for (int64_t row = 0; row < n_rows; ++row) {
-            const floats res = of.on(device, row, 1);
+        for (int64_t row = 0; row < of.n_rows; ++row) {
+            const floats res = there.rows(row, 1);
             alone.insert(alone.end(), res.begin(), res.end());
         }
-        pymtp_need(error, "the error")        = difference(together, of.in_doubles());
-        pymtp_need(company, "the difference") = difference(together, alone);
+        double & largest = pymtp_need(error, "the error") = 0.0;
+        double & changed = pymtp_need(company, "the difference") = 0.0;
+        for (; n_rows < end; ++n_rows) {
+            const floats together = there.rows(0, *n_rows);
+            largest               = std::max(largest, difference(together, expected));
+            changed               = std::max(changed, difference(together, alone));
+        }
         return PYMTP_OK;
     });
 }
