@@ -33,7 +33,7 @@ def test_a_wrong_kernel_is_named_and_ends_with_1(monkeypatch: pytest.MonkeyPatch
 
     def wrong(device: object, ggml_type: int, is_attention: bool, n_rows: Sequence[int]) -> tuple[float, float]:
         error, company = right(device, ggml_type, is_attention, n_rows)
-        is_broken = ggml_type == GGMLQuantizationType.Q4_K and 3 in n_rows
+        is_broken = ggml_type == GGMLQuantizationType.Q4_K and 4 in n_rows
         return (0.5 if is_broken else error), company
 
     monkeypatch.setattr(operations, "_differences", wrong)
