@@ -11,7 +11,7 @@ from pymtp.errors import PymtpError
 
 _WEIGHTS = ("F16", "BF16", "Q8_0", "Q5_0", "Q4_0", "IQ4_NL", "MXFP4", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 _CACHES = ("F16", "Q8_0", "Q4_0")
-_ROWS = (1, 4, 16)  # of few: Vulkan compiles a kernel for each, which takes seconds on a CPU
+_ROWS = (1, 2, 4, 8, 16)  # Vulkan compiles a kernel for each, which takes seconds on a CPU
 _PRODUCT_ERROR, _ATTENTION_ERROR = 0.03, 0.05  # rounding to 8 bits makes 0.002 and 0.02, sums in F16 0.011
 
 
