@@ -194,8 +194,9 @@ TABLE: dict[str, list[Flag]] = {
     "Kept prompts": KEPT,
     "Training": [
         _train("data", "--data FILE", Path, many=True,
-               help="Text to learn from, or prompts for the model to answer: *.jsonl with {\"prompt\": ...} or "
-               "{\"messages\": [...]} in each line; may be repeated.  [default: what the model asks itself]"),
+               help="Text to learn from, a folder of texts, or prompts for the model to answer: *.jsonl with "
+               "{\"prompt\": ...} or {\"messages\": [...]} in each line; may be repeated.  [default: what the model "
+               "asks itself]"),
         _train("init", "--init FILE", Path, "A trained head to begin with.  [default: the model's last layer]"),
         _train("minutes", "--minutes N", number(float), "Time for all of it.", default=30.0),
         _train("n_rows", "--rows N", integer(1000), "Tokens to learn from, kept on disk.", default=200_000),

@@ -59,7 +59,9 @@ def main() -> int:
     progress.end()
     if run.returncode:
         named = [line.strip() + "\n" for line in last if line.strip().startswith("pymtp: ")]
-        print(*named or last, f"pymtp: the build failed; {log} has all of its output\n", sep="", end="", file=sys.stderr)
+        print(
+            *named or last, f"pymtp: the build failed; {log} has all of its output\n", sep="", end="", file=sys.stderr
+        )
     return run.returncode
 
 

@@ -22,6 +22,7 @@ from .counts import Counts
 from .errors import busy, invalid, too_long, unavailable
 from .logs import log
 from .settings import ServerSettings
+from .train_log import TrainLog
 
 Phase = Literal["loading", "ready", "failed", "stopping"]
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class ServedModel:
         self._task: asyncio.Task[None] | None = None
         self._answer_s = 1.0  # how long answers take, smoothed
         self._decoding = asyncio.Lock()
+        self._train_log = TrainLog(settings.train_log) if settings.train_log else None
         self._idle: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._n_decoding = 0  # requests whose images are decoded, or wait for that
@@ -73,6 +75,8 @@ class ServedModel:
         if self._task:
             await asyncio.wait([self._task])
         await self._write_prompts()
+        if self._train_log:
+            self._train_log.close()
         await self._close_model()
 
     @property
@@ -158,6 +162,8 @@ class ServedModel:
             self.answers.remove(answer)
             self._answer_s += 0.1 * (time.monotonic() - answer.asked_at - self._answer_s)
             self._count(answer, error)
+            if self._train_log and self._model and error is None:
+                self._train_log.add(answer, self._model.vocabulary)
         if isinstance(error, BackendError):
             self._restart(error)
         elif not self.answers and self.settings.cache_dir:

@@ -74,6 +74,7 @@ class Source:
 
     def __init__(self, model: Model, data: Sequence[Path], seed: int) -> None:
         self._model, self._rng = model, random.Random(seed)
+        data = [file for path in data for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
         self.texts = [path for path in data if path.suffix != ".jsonl"]
         self.prompts = [path for path in data if path.suffix == ".jsonl"]
         for path in data:

@@ -14,8 +14,9 @@ class TrainParams:
     """How a head is trained."""
 
     data: tuple[Path, ...] = ()
-    """Texts (any name), and prompts that the model answers itself (*.jsonl, a line each: {"prompt": "..."}, or
-    {"messages": [...]}). Without any the model makes up what it is asked, if it has a chat template."""
+    """Texts (any name), folders of them, and prompts that the model answers itself (*.jsonl, a line each:
+    {"prompt": "..."}, or {"messages": [...]}). Without any the model makes up what it is asked, if it has a chat
+    template."""
     init: Path | None = None
     """A head of this form to begin with; None: the trunk's last layer."""
     minutes: float = 30
