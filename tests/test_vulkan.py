@@ -118,15 +118,16 @@ def test_rounds_need_nothing_of_the_host(
     path: Path, weights: Weights, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Graphs of trunk and heads are one split each, and the scheduler copies no inputs: they come side by side."""
-    if path.parent.name.startswith("models3"):
-        pytest.skip("an index is computed by the host")
+    if model_facts(path).architecture == "glm-dsa":
+        pytest.skip("Vulkan has no LIGHTNING_INDEXER")
     monkeypatch.setenv("GGML_SCHED_DEBUG", "1")
     with logged("debug"):
         made = session(weights)
         capfd.readouterr()
         rounds(made, PROMPTS[0], 0)
-    splits = re.findall(r"## SPLIT #.*", capfd.readouterr().err)
-    assert len(splits) >= 3 and {line.strip() for line in splits} == {f"## SPLIT #0: {DEVICE} # 0 inputs"}
+    prompt, *of_rounds = re.findall(r"## SPLIT #.*", capfd.readouterr().err)
+    assert prompt.startswith(f"## SPLIT #0: {DEVICE} ")
+    assert len(of_rounds) >= 2 and {line.strip() for line in of_rounds} == {f"## SPLIT #0: {DEVICE} # 0 inputs"}
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)
