@@ -542,7 +542,10 @@ def test_saved_slots_cannot_leave_their_folder(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "secret", "slots"]
 
 
-def test_a_slot_that_finds_no_room_on_disk_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_slot_that_finds_no_room_on_disk_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files that Python would cut, and read later
     settings = ServerSettings(params=GenerationParams(cache_prompt=True), slot_save_path=tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with running(load, settings) as client:
