@@ -477,3 +477,11 @@ def test_a_patch_is_applied_whole_or_not_at_all(workshop: Workshop) -> None:
     with pytest.raises(PrepareError, match="src/other.cpp"):
         apply(workshop.patches / "0001-hook.patch", workshop.sources)
     assert (workshop.sources / "src" / "llama.cpp").read_text() == "one\ntwo\nthree\n"
+
+
+@pytest.mark.parametrize(("said", "shown"), [("  pymtp: install it", ["pymtp: install it"]), ("odd", ["odd", "Error"])])
+def test_what_a_build_misses_is_shown_alone(said: str, shown: list[str], tmp_path: Path) -> None:
+    build = [sys.executable, "-c", f"print({said!r}); print('Error'); raise SystemExit(3)"]
+    command = [sys.executable, str(ROOT / "native" / "show_build.py"), str(tmp_path / "log"), *build]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr.splitlines()[:-1]) == (3, shown)
