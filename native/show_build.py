@@ -58,10 +58,8 @@ def main() -> int:
             progress.show(line)
     progress.end()
     if run.returncode:
-        named = [line.strip() + "\n" for line in last if line.strip().startswith("pymtp: ")]
-        print(
-            *named or last, f"pymtp: the build failed; {log} has all of its output\n", sep="", end="", file=sys.stderr
-        )
+        shown = [line.lstrip() for line in last if line.lstrip().startswith("pymtp: ")] or last
+        print(*shown, f"pymtp: the build failed; {log} has all of its output\n", sep="", end="", file=sys.stderr)
     return run.returncode
 
 
