@@ -2,7 +2,6 @@
 
 Mesa's lavapipe, Vulkan on a CPU, is one: `GGML_VK_VISIBLE_DEVICES=0 pytest -m slow tests/test_vulkan.py`, as llama.cpp
 uses no such device unless it is named. It compiles each kernel for seconds, so passes have few rows, and few shapes.
-With the variable other tests run there too, test_isolation.py for one.
 """
 
 from __future__ import annotations
