@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from .flags import Values, with_flags
-from .output import Output
+from .output import Output, device_text
 from .table import flags_of
 from .text import printable, size_text
 
@@ -66,9 +66,7 @@ def _machine() -> Iterator[str]:
 
     yield f"{cpu()}; {n_cores()} cores for {os.cpu_count()} threads"
     yield cpu_features()
-    for device in devices():
-        memory = f"{size_text(device.total_bytes)}, {size_text(device.free_bytes)} free"
-        yield f"{device.name}: {device.description} ({device.backend}, {memory})"
+    yield from map(device_text, devices())
     for name in sorted(os.environ):
         if name.startswith(_READ):
             yield f"{name}={'(set)' if any(word in name for word in _SECRET) else _homeless(os.environ[name])}"

@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
 from .errors import CommandError, OutputClosed
+
+if TYPE_CHECKING:
+    from pymtp.placement.devices import Device
 
 
 def print_stderr(text: str, *, ends_line: bool = True) -> None:
@@ -60,6 +63,12 @@ def _discard_stdout() -> None:
     os.close(null)
 
 
+def device_text(device: Device) -> str:
+    """A device, as --list-devices and doctor show it."""
+    memory = f"{device.total_bytes >> 20} MiB, {device.free_bytes >> 20} MiB free"
+    return f"{device.name}: {device.description} ({device.kind}, {memory})"
+
+
 def show_devices(ctx: typer.Context, wanted: bool) -> bool:
     """What --list-devices does."""
     if wanted:
@@ -67,7 +76,6 @@ def show_devices(ctx: typer.Context, wanted: bool) -> bool:
 
         typer.echo("Available devices:")
         for device in devices(ctx.params.get("rpc") or ()):
-            memory = f"{device.total_bytes >> 20} MiB, {device.free_bytes >> 20} MiB free"
-            typer.echo(f"  {device.name}: {device.description} ({device.kind}, {memory})")
+            typer.echo(f"  {device_text(device)}")
         raise typer.Exit
     return wanted

@@ -108,9 +108,8 @@ class Session(DraftLimits, Snapshots):
                 padding=padding,
             )
         )
-        native = self._handle.native
         info = ffi.new("struct pymtp_session_info *")
-        check(lib.pymtp_session_describe(native, info))
+        check(lib.pymtp_session_describe(self._handle.native, info))
         model = model_pointer(model)
         self._counters = CounterReader(self._handle)
         self.n_reduced = 0
@@ -130,7 +129,7 @@ class Session(DraftLimits, Snapshots):
         """Whether sequences share a pass only if they have equally many rows in it."""
         self.n_draft_max = n_draft_max
         """Drafts that a round can verify; 0: it decodes plainly."""
-        self.n_heads = lib.pymtp_session_n_heads(native)
+        self.n_heads = lib.pymtp_session_n_heads(self._handle.native)
         """Heads that draft: at most one for each token."""
         self.mtp_memory = _MEMORY[info.memory]
         """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), in their "own", or nowhere."""

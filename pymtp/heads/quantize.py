@@ -143,10 +143,11 @@ class _Plan:
             return stored(shard, tensor)
         before, after = TENSOR_TYPES[tensor.type_id].name, TENSOR_TYPES[kind].name
         self.changes.append(Change(tensor.name, before, after, None if kind == wanted else TENSOR_TYPES[wanted].name))
-        return Tensor(tensor.name, tensor.shape, kind, _converted(shard, tensor, kind))
+        return Tensor(tensor.name, tensor.shape, kind, converted(shard, tensor, kind))
 
 
-def _converted(shard: Shard, tensor: TensorInfo, kind: int) -> Pieces:
+def converted(shard: Shard, tensor: TensorInfo, kind: int) -> Pieces:
+    """A stored tensor as another ggml_type, a piece at a time."""
     n_per_row = tensor.shape[0]
     size = rows_per_piece(n_per_row, PIECE_BYTES) * row_bytes(TENSOR_TYPES[tensor.type_id], n_per_row)
     what = f"{shard.path}: {tensor.name}"

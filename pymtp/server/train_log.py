@@ -11,6 +11,7 @@ from pathlib import Path
 from pymtp.errors import InvalidParameter
 from pymtp.loading.images import ImagePrompt
 from pymtp.loading.vocabulary import Vocabulary
+from pymtp.text.files import make_own_folder
 
 from .answer import LiveAnswer
 from .logs import log
@@ -23,8 +24,8 @@ class TrainLog:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "served.txt"
+        make_own_folder(folder, "train_log")
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError as error:
             raise InvalidParameter("train_log", f"a folder that can be written ({error.strerror})") from None

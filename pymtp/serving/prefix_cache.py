@@ -119,8 +119,8 @@ class PrefixCache:
             return None
         saved = self._saved.pop(i)
         data = saved.data
-        if saved.path and self.files:
-            data = self.files.read(saved.path) if data is None else data
+        if data is None and saved.path and self.files:
+            data = self.files.read(saved.path)
         if data is None:  # its file is gone
             return self.find(tokens, scope, n_more_than)
         self._saved.append(saved)

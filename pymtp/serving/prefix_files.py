@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from pymtp.engine import snapshot
-from pymtp.errors import InvalidParameter, StateError
+from pymtp.errors import StateError
+from pymtp.text.files import make_own_folder
 
 _SUFFIX = ".prefix"
 _HEAD_MAX = 64 << 20
@@ -39,12 +40,7 @@ class PrefixFiles:
         Raises InvalidParameter if nothing can be written there.
         """
         self._folder, self._n_bytes_max, self._fits = folder, n_bytes_max, fits
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidParameter("cache_dir", f"a folder that can be written ({error.strerror})") from None
-        if not os.access(folder, os.W_OK):
-            raise InvalidParameter("cache_dir", "a folder that can be written", value=str(folder))
+        make_own_folder(folder, "cache_dir")
 
     def heads(self) -> Iterator[tuple[Path, Head]]:
         """Those that the model can restore, the one that was unused for longest first."""

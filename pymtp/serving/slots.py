@@ -13,6 +13,7 @@ from pymtp.engine.session import Session
 from pymtp.engine.snapshot import DamagedState
 from pymtp.errors import InvalidParameter, PymtpError, StateError
 from pymtp.serving.prefix_cache import PrefixCache, Saved, n_common
+from pymtp.serving.prefix_files import N_TOKENS_MIN
 
 
 class Kept(NamedTuple):
@@ -153,7 +154,7 @@ class Slots:
         held = [
             Saved(*kept, self._session.save_sequence(slot))
             for slot, kept in self._kept.items()
-            if not self.cache.covers(*kept)
+            if len(kept.tokens) >= N_TOKENS_MIN and not self.cache.covers(*kept)
         ]
         return self.cache.unwritten() + held
 

@@ -1,4 +1,4 @@
-"""Reads whole files within a limit: those that users name, and those that pymtp has written.
+"""Reads whole files within a limit, those that users name and those that pymtp has written; makes folders for these.
 
 Knows bytes and UTF-8; nothing of what they say. Raises OSError, whose strerror says what is wrong, and
 UnicodeDecodeError.
@@ -9,7 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
 from typing import BinaryIO
+
+from pymtp.errors import InvalidParameter
 
 BYTES_MAX = 64 << 20
 """Of a text that somebody names: prompts, templates, grammars, lists of tokens."""
@@ -47,6 +50,16 @@ def read_record(path: str | os.PathLike[str], n_max: int | None = None) -> bytes
 def read_text_record(path: str | os.PathLike[str]) -> str:
     """The text of a regular file: see `read_record`."""
     return _decoded(read_record(path))
+
+
+def make_own_folder(path: Path, parameter: str) -> None:
+    """Make a folder for this user alone, unless it is there. Raises InvalidParameter if it cannot be written."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidParameter(parameter, f"a folder that can be written ({error.strerror})") from None
+    if not os.access(path, os.W_OK):
+        raise InvalidParameter(parameter, "a folder that can be written", value=str(path))
 
 
 def _decoded(data: bytes) -> str:

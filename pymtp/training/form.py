@@ -16,10 +16,10 @@ from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.header import ArrayLength, read_array
 from pymtp.gguf.limits import MAX_LAYERS
 from pymtp.gguf.model_file import TRAINED_FOR, ModelFile, tensors_by_layer
-from pymtp.gguf.types import TENSOR_TYPES
-from pymtp.gguf.writer import Metadata, Piece, Tensor, stored, write_gguf
+from pymtp.gguf.writer import Metadata, Piece, Tensor, write_gguf
 from pymtp.heads.files import tensors_of
-from pymtp.heads.rows import F32, convert, fitting_type, row_bytes, type_id
+from pymtp.heads.quantize import converted
+from pymtp.heads.rows import F32, convert, fitting_type, type_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,11 +96,7 @@ def read_tensor(model: ModelFile, name: str) -> Array | None:
     """A tensor as float32; None if the model does not have it."""
     for shard, info in tensors_of(model):
         if info.name == name:
-            n_per_row, kind = info.shape[0], TENSOR_TYPES[info.type_id]
-            pieces = stored(
-                shard, info, max(1, 2**22 // row_bytes(kind, n_per_row)) * row_bytes(kind, n_per_row)
-            ).pieces()
-            read = b"".join(convert(pieces, (info.type_id, F32), n_per_row, f"{model.path}: {name}"))
+            read = b"".join(converted(shard, info, F32)())
             return np.frombuffer(read, np.float32).reshape(info.shape[::-1])
     return None
 

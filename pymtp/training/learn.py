@@ -74,10 +74,11 @@ def find_rotation(model: Model, file: ModelFile, form: Form, tensors: dict[str, 
     session.truncate(0)
     trunk = trunk_of(file, torch.device("cpu"))
     states = torch.tensor(np.concatenate([np.zeros_like(hidden[:1]), hidden]))[None]
-    differences = []
+    differences, head = [], Head(form, tensors, Rotation(0, True, 1.0))
     for rotation in _rotations(file, form):
+        head.rotation = rotation
         with torch.no_grad():
-            said = Head(form, tensors, rotation)(trunk.embedding[tokens][None].float(), states, 0, [])[0, -1]
+            said = head(trunk.embedding[tokens][None].float(), states, 0, [])[0, -1]
         logits = (trunk.output.float() @ said).numpy()
         differences.append((float(np.abs(logits - expected).max() / expected.std()), rotation))
     difference, rotation = min(differences, key=lambda each: each[0])
