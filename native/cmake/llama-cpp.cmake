@@ -124,7 +124,7 @@ target_compile_options(pymtp-rare PRIVATE $<TARGET_PROPERTY:llama,COMPILE_OPTION
 target_include_directories(pymtp-rare PRIVATE $<TARGET_PROPERTY:llama,INCLUDE_DIRECTORIES>)
 target_sources(llama PRIVATE $<TARGET_OBJECTS:pymtp-rare>)
 set_source_files_properties(${llama_cpp_tree}/ggml/src/gguf.cpp ${llama_cpp_tree}/ggml/src/ggml-opt.cpp
-    TARGET_DIRECTORY ggml-base PROPERTIES COMPILE_OPTIONS ${runs_rarely})
+    TARGET_DIRECTORY ggml-base PROPERTIES COMPILE_OPTIONS "${runs_rarely}")
 
 # merges files of libllama
 function(pymtp_merge group)
