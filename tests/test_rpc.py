@@ -427,7 +427,7 @@ def test_an_unknown_name_is_refused(tiny: Path) -> None:
 
 @contextmanager
 def impostor(reply: bytes | None) -> Iterator[str]:
-    """Something that listens and answers with `reply`; None: never."""
+    """Something that listens, answers with `reply`, and hangs up at what comes then; None: never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connections: list[socket.socket] = []
 
@@ -439,8 +439,10 @@ def impostor(reply: bytes | None) -> Iterator[str]:
                     return
                 connections.append(connection)
                 if reply is not None:
-                    connection.recv(1)
+                    connection.recv(4096)
                     connection.sendall(reply)
+                    connection.recv(4096)
+                    connection.close()
 
         threading.Thread(target=accept, daemon=True).start()
         yield f"127.0.0.1:{listener.getsockname()[1]}"
@@ -454,7 +456,9 @@ HELLO = (28).to_bytes(8, "little") + bytes([8, 0, 0]) + bytes(25)
 
 
 @pytest.mark.parametrize(
-    "reply", [HTTP, pytest.param(b"", marks=pytest.mark.slow), bytes(4096), b"\xff" * 4096, None], ids=str
+    "reply",
+    [HTTP, bytes(4096), b"\xff" * 4096, *(pytest.param(silence, marks=pytest.mark.slow) for silence in (b"", None))],
+    ids=["http", "zeros", "ones", "empty", "silent"],
 )
 def test_what_is_no_server_is_refused(reply: bytes | None, tiny: Path) -> None:
     with impostor(reply) as endpoint, pytest.raises(RemoteError, match=f"RPC server {endpoint} does not answer as one"):
