@@ -234,7 +234,7 @@ $(VENV)/tools: requirements/build.txt requirements/run.txt
 
 # what the tests and linters need
 $(VENV)/packages: requirements/dev.txt $(VENV)/tools
-	@$(PIP) install --require-hashes -r requirements/dev.txt
+	@$(PIP) install --no-compile --require-hashes -r requirements/dev.txt
 	@touch $@
 
 $(ARCHIVE): | $(VENV)/tools
