@@ -8,8 +8,10 @@
 # is the time that all of it may take; comparisons are cut short to keep to it. WORK (/tmp/pymtp-gpu): builds, kept, so
 # that a second call builds only what has changed; models lie there too if /dev/shm has no room for them.
 # CASES ("tests nano dense moe"): what to do, in this order. `tests` runs native/tests/test-cuda.cpp, `sanitizer` a part
-# of it under compute-sanitizer; `products` and `attention` time kernels alone. Shapes of bench/synth_gguf.py may name a type of weights, and
-# how many KiB of shared memory pymtp's kernels may use, as on other GPUs: dense:Q4_K_M, moe:Q6_K:99, products::99.
+# of it under compute-sanitizer; `products` and `attention` time kernels alone. `rows`, `sequences` and `depths` are of a
+# dense model in Q4_K_M: passes by their rows, several sequences beside llama-server, and rounds after long texts. Shapes
+# of bench/synth_gguf.py may name a type of weights, and how many KiB of shared memory pymtp's kernels may use, as on
+# other GPUs: dense:Q4_K_M, moe:Q6_K:99, products::99.
 set -uo pipefail
 
 usage='usage: bench/gpu.sh CARRIED OUT [SECONDS]'
@@ -76,7 +78,7 @@ say "llama.cpp's own programs are built"
 
 # compare NAME MODEL ARGUMENT...: with its share of the time that is left
 n_left=$(wc -w <<<"$cases")
-n_left=$((n_left - $(grep -cE '^(tests|sanitizer|products|attention)' <<<"${cases// /$'\n'}")))
+n_left=$((n_left - $(grep -cE '^(tests|sanitizer|products|attention|rows|sequences|depths)' <<<"${cases// /$'\n'}")))
 compare() {
     local name=$1 model=$2
     shift 2
@@ -107,6 +109,14 @@ note() {
     { echo "$name: exit status $status"; tail -n "${LINES_KEPT:-3}" "$logs/$name.log"; } >>"$out/summary.txt"
 }
 
+# synth SHAPE TYPE: a model of random weights, if it is not the last one
+written=
+synth() {
+    test "$written" = "$*" ||
+        step "synth-$1-$2.log" python3 bench/synth_gguf.py "$1" "$models/pymtp-synth.gguf" --type "$2"
+    written=$*
+}
+
 : >"$out/summary.txt"
 for case in $cases; do
     IFS=: read -r shape type shared <<<"$case"
@@ -132,11 +142,30 @@ for case in $cases; do
         compare nano pymtp/embedded/nano-step35-Q4_K_M.gguf -k 1 3 --categories code chat --per-category 2 -n 256 \
             --programs pymtp pymtp-plain server server-plain cli-plain
         ;;
+    rows)
+        synth dense Q4_K_M
+        LINES_KEPT=16 note rows 100 python3 bench/passes.py "$models/pymtp-synth.gguf" \
+            --rows 1 2 4 8 9 12 16 24 32 48 64 96 128 256 512
+        ;;
+    sequences)
+        synth dense Q4_K_M
+        head -n 32 "$carried/prompts.jsonl" >"$work/prompts.jsonl"
+        LINES_KEPT=40 note sequences 300 python3 bench/sequences.py "$models/pymtp-synth.gguf" "$work/prompts.jsonl" \
+            --llama-cpp "$programs/bin" --n-seq 1 2 4 8 16 32 -k 0 3 auto --forced-length 2.8 -r 1
+        ;;
+    depths)
+        synth dense Q4_K_M
+        for depth in 0 8192 32768 130000; do
+            for cache in f16 q4_0; do
+                LINES_KEPT=1 note "depth-$depth-$cache" 60 python3 bench/kernel_times.py "$models/pymtp-synth.gguf" \
+                    -k 3 -d $depth --cache $cache --lines 0
+            done
+        done
+        ;;
     dense | moe)
-        step "synth-$name.log" python3 bench/synth_gguf.py "$shape" "$models/pymtp-synth.gguf" --type "${type:-Q8_0}"
+        synth "$shape" "${type:-Q8_0}"
         compare "$name" "$models/pymtp-synth.gguf" --forced-length 2.8 --categories code --per-category 2 \
             ${shared:+--cuda-shared-memory $shared}
-        rm "$models/pymtp-synth.gguf"
         ;;
     *) fail "no case $case" ;;
     esac

@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 
 from pymtp import Model, SamplingParams
+from pymtp.acceptance.forced import Forced
 from pymtp.benchmark.prompts import Prompt
 from pymtp.benchmark.tables import markdown
 from sequences import GREEDY, pymtp_answer
@@ -48,7 +49,8 @@ def measure(asked: argparse.Namespace, n: int, k: int) -> dict[str, float]:
     prompts = [Prompt("", "", [1 + i] * N_PROMPT) for i in range(n)]
     drafts = {"draft_max": k} if k else {"draft": "none"}
     with Model(asked.model, n_seq_max=n, n_ctx=asked.ctx_size, **drafts) as model:
-        answer = pymtp_answer(model, sampling, asked.predict, k and min(asked.forced_length, k + 0.9), k)
+        forced = Forced.of_length(min(asked.forced_length, k + 0.9), k) if k else None
+        answer = pymtp_answer(model, sampling, asked.predict, forced)
         answer(prompts)  # builds graphs
         before, begin = model.stats, perf_counter()
         answer(prompts)

@@ -1,8 +1,9 @@
 """Where the time of a round goes on a GPU, kernel by kernel: python bench/kernel_times.py MODEL.gguf [-k 3] [-d 8192].
 
-Generates with K drafts a round, accepted at random, under PyTorch's profiler, which must have CUDA. Prints for each
-kernel how often a round launches it and how long it runs, then how long the GPU was busy and what a round took with the
-profiler and without. Times under the profiler are longer: it keeps kernels from overlapping.
+Generates with K drafts a round, accepted at random, under PyTorch's profiler, which must have CUDA; or, with --rows N,
+computes passes of N rows. Prints for each kernel how often a round launches it and how long it runs, then how long the
+GPU was busy and what a round took with the profiler and without. Times under the profiler are longer: it keeps kernels
+from overlapping. With GGML_CUDA_PDL=0 none starts before the one ahead of it has ended, so that times add up.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from pymtp import Model
+from pymtp import Chunk, Model
 from pymtp.acceptance.forced import Forced
+
+N_PASSES = 20
+"""That are timed together."""
 
 
 class Span(NamedTuple):
@@ -55,6 +59,17 @@ def main() -> None:
             pass
         return generation.stats.rounds, perf_counter() - begin
 
+    def passes() -> tuple[int, float]:
+        """As many passes, and their seconds."""
+        begin = perf_counter()
+        for _ in range(N_PASSES):
+            model.session.decode([Chunk(prompt[: given.rows], len(prompt), 0, "last")])
+            model.session.truncate(len(prompt))
+        return N_PASSES, perf_counter() - begin
+
+    if given.rows:
+        model.session.decode([Chunk(prompt, 0, 0)])
+        answer = passes
     answer()  # captures graphs
     n_rounds, seconds = min((answer() for _ in range(3)), key=lambda found: found[1] / found[0])
     if given.lines == 0:
@@ -85,6 +100,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("-d", "--depth", type=int, default=0, help="tokens of the prompt (default: 64)")
     parser.add_argument("--cache", default="f16", help="type of keys and values (default: f16)")
     parser.add_argument("-ot", "--override-tensor", nargs="+", default=[], metavar="PATTERN=BUFFER")
+    parser.add_argument("--rows", type=int, default=0, metavar="N", help="passes of N rows instead of rounds")
     parser.add_argument("--lines", type=int, default=30, help="of the table; 0: without the profiler (default: 30)")
     parser.add_argument("--timeline", type=Path, metavar="FILE", help="write all kernels in order: begin, microseconds")
     return parser.parse_args()

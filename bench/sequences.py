@@ -1,7 +1,7 @@
 """Several sequences at once, beside llama-server with as many slots:
 
     python bench/sequences.py MODEL.gguf PROMPTS.jsonl --llama-cpp build/compare/bin [--n-seq 4 8 16] [-k 0 1]
-        [--forced-length 2.8]
+        [--forced-length 2.8]      -k takes auto, too
 
 Groups of that many prompts are answered together, by pymtp's batches in this process and by llama-server, to which all
 requests of a group go at once: without drafts and, if drafts are accepted at random, also with draft-mtp. All take
@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 from programs.case import LLAMA_CPP_DEFAULTS, Case
 from programs.http_server import LlamaServer
@@ -46,8 +47,9 @@ def main() -> None:
     parser.add_argument("prompts", type=Path)
     parser.add_argument("--llama-cpp", type=Path, metavar="DIR", help="llama.cpp's programs; left out: pymtp alone")
     parser.add_argument("--n-seq", type=int, nargs="+", default=[4, 8, 16])
-    parser.add_argument("-k", "--draft-max", type=int, nargs="+", default=[0, 1], metavar="K")
+    parser.add_argument("-k", "--draft-max", type=_drafts, nargs="+", default=[0, 1], metavar="K")
     parser.add_argument("-n", "--predict", type=int, default=96, help="tokens of an answer (default: 96)")
+    parser.add_argument("-c", "--ctx-size", type=int, default=1024, help="tokens of a sequence (default: 1024)")
     parser.add_argument("-r", "--repeat", type=int, default=3, help="repetitions of the whole list (default: 3)")
     parser.add_argument("-ngl", "--gpu-layers", type=int, default=-1, help="layers on the GPU (default: all)")
     parser.add_argument("--forced-length", type=float, metavar="L", help="accept drafts at random, to this mean length")
@@ -65,20 +67,27 @@ def main() -> None:
             report(n, measure(load(stack, asked, n, threads), groups, asked))
 
 
+def _drafts(text: str) -> int | str:
+    return text if text == "auto" else int(text)
+
+
 def load(stack: ExitStack, asked: argparse.Namespace, n: int, threads: int) -> dict[str, Answer]:
     """The programs, ready for groups of `n` prompts."""
-    n_ctx = 512 * n
+    n_ctx = asked.ctx_size * n
+    n_fixed = max([k for k in asked.draft_max if k != "auto"], default=0) or 3
     programs: dict[str, Answer] = {}
     for k in asked.draft_max:
-        drafts = {"draft_max": k} if k else {"draft": "none"}
+        drafts: dict[str, Any] = {"draft_max": k} if k else {"draft": "none"}
         options = {"n_seq_max": n, "n_ctx": n_ctx, "n_threads": threads, "n_gpu_layers": asked.gpu_layers}
         model = stack.enter_context(Model(asked.model, **options, **drafts))
-        programs[f"pymtp, K = {k}"] = pymtp_answer(model, GREEDY, asked.predict, k and asked.forced_length, k)
+        name = "pymtp, auto" if k == "auto" else f"pymtp, K = {k}"
+        forced = Forced.of_length(asked.forced_length, n_fixed) if k and asked.forced_length else None
+        programs[name] = pymtp_answer(model, GREEDY, asked.predict, forced)
     if asked.llama_cpp:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         case = Case(
             model=asked.model.resolve(),
-            draft_max=max(asked.draft_max),
+            draft_max=n_fixed,
             n_predict=asked.predict,
             end_tokens=(),
             n_ctx=n_ctx,
@@ -104,9 +113,8 @@ def pool_answer(pool: ThreadPoolExecutor, server: LlamaServer, group: Sequence[P
         pass
 
 
-def pymtp_answer(model: Model, sampling: SamplingParams, n_predict: int, forced_length: float | None, k: int) -> Answer:
+def pymtp_answer(model: Model, sampling: SamplingParams, n_predict: int, forced: Forced | None) -> Answer:
     """With a batch of the model."""
-    forced = Forced.of_length(forced_length, k) if forced_length else None
     params = GenerationParams(sampling, max_tokens=n_predict, ignore_eos=True, forced=forced)
 
     def answer(group: Sequence[Prompt]) -> None:
