@@ -175,9 +175,7 @@ static few_rows_product describe(const activations & x, const char * matrix, con
     return p;
 }
 
-template <template <int> class Type> static void compare(const char * name, int scale_0, int scale_1, int size) {
-    using T = Type<FEW_ROWS_WORDS>;
-
+template <class T> static void compare(const char * name, int scale_0, int scale_1, int size) {
     for (const int n_values : { 4096, 12288, 2304 }) {
         const int     n_out    = 333;
         const int64_t row_size = (int64_t) n_values / T::N_VALUES * T::SIZE;
@@ -196,7 +194,7 @@ template <template <int> class Type> static void compare(const char * name, int 
                 activations x(n_values, n_rows);
                 few_rows_product p = describe(x, matrix, has_gate ? gate : nullptr, dst[0], n_out, row_size, n_rows);
                 CHECKED(cudaMemset(dst[0], 0x7f, 128 * n_out * 4));
-                has_gate ? launch_more<Type<2>, true>(p, 0) : launch_more<Type<2>, false>(p, 0);
+                has_gate ? launch_more<T, true>(p, 0) : launch_more<T, false>(p, 0);
                 for (int row = 0; row < n_rows; row += 8) {
                     few_rows_product few   = p;
                     few.column_stride      = n_values / 32 * FEW_ROWS_Y_SIZE;
@@ -242,9 +240,7 @@ struct layer_matrix {
 };
 
 // of the layers' products, in ms
-template <template <int> class Type> static float measure(const std::vector<char *> & weights, int n_rows, int which, float * dst) {
-    using T = Type<FEW_ROWS_WORDS>;
-
+template <class T> static float measure(const std::vector<char *> & weights, int n_rows, int which, float * dst) {
     static constexpr layer_matrix MATRICES[] = {
         { "queries, keys and values", 4096, 6144, false },
         { "out", 4096, 4096, false },
@@ -267,7 +263,7 @@ template <template <int> class Type> static float measure(const std::vector<char
                 const activations & x = m.n_values == 4096 ? narrow : wide;
                 few_rows_product    p = describe(x, at, m.has_gate ? at + size : nullptr, dst, m.n_out, row_size, n_rows);
                 if (n_rows > 8) {
-                    m.has_gate ? launch_more<Type<2>, true>(p, stream) : launch_more<Type<2>, false>(p, stream);
+                    m.has_gate ? launch_more<T, true>(p, stream) : launch_more<T, false>(p, stream);
                 } else {
                     p.columns       = x.few;
                     p.column_stride = m.n_values / 32 * FEW_ROWS_Y_SIZE;
@@ -311,9 +307,7 @@ template <template <int> class Type> static float measure(const std::vector<char
     return best;
 }
 
-template <template <int> class Type> static void measure_all(const char * name, int scale_0, int scale_1, int size) {
-    using T = Type<FEW_ROWS_WORDS>;
-
+template <class T> static void measure_all(const char * name, int scale_0, int scale_1, int size) {
     const int64_t       n_bytes = (int64_t) (6144 * 4096ll + 4096 * 4096ll + 3 * 12288 * 4096ll) / T::N_VALUES * T::SIZE;
     std::vector<char *> weights(N_LAYERS);
     for (auto & it : weights) {
@@ -327,9 +321,9 @@ template <template <int> class Type> static void measure_all(const char * name, 
         std::printf("%4d", n_rows);
         for (int teams = 0; teams < (n_rows > 8 ? 3 : 1); ++teams) {
             g_teams = teams;
-            std::printf("  | %6.3f:", measure<Type>(weights, n_rows, -1, dst));
+            std::printf("  | %6.3f:", measure<T>(weights, n_rows, -1, dst));
             for (int which = 0; which < 4; ++which) {
-                std::printf(" %6.3f", measure<Type>(weights, n_rows, which, dst));
+                std::printf(" %6.3f", measure<T>(weights, n_rows, which, dst));
             }
         }
         std::puts("");

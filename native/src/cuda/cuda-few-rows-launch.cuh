@@ -22,9 +22,9 @@ struct few_rows_type {
     void (*launch_more)(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream);
 };
 
-template <class T, class M> static bool few_rows_can(const few_rows_product & p, const few_rows_device & device) {
+template <class T> static bool few_rows_can(const few_rows_product & p, const few_rows_device & device) {
     if (!p.ids && p.n_tokens > FEW_ROWS_COLUMNS_MAX) {
-        return more_rows_tiles_of_block<M>(p.n_tokens, device) > 0;
+        return more_rows_tiles_of_block<T>(p.n_tokens, device) > 0;
     }
     few_rows_product divided = p;
     return few_rows_divide<T>(divided, FEW_ROWS_COLUMNS_MAX, true, device);
@@ -65,9 +65,8 @@ static void few_rows_launch(const few_rows_product & p, const few_rows_device & 
 }
 
 // n_values: of a block
-#define FEW_ROWS_TYPE(name, n_values)                                                                                \
-    static_assert(few_rows_##name<>::SIZE * (n_values) == few_rows_##name<>::N_VALUES * (int) sizeof(block_##name)); \
-    extern const few_rows_type FEW_ROWS_##name;                                                                      \
-    const few_rows_type        FEW_ROWS_##name = { few_rows_can<few_rows_##name<>, few_rows_##name<2>>,              \
-                                                   few_rows_launch<few_rows_##name<>>,                               \
-                                                   more_rows_launch<few_rows_##name<2>> };
+#define FEW_ROWS_TYPE(name, n_values)                                                                               \
+    static_assert(few_rows_##name::SIZE * (n_values) == few_rows_##name::N_VALUES * (int) sizeof(block_##name));    \
+    extern const few_rows_type FEW_ROWS_##name;                                                                     \
+    const few_rows_type        FEW_ROWS_##name = { few_rows_can<few_rows_##name>, few_rows_launch<few_rows_##name>, \
+                                                   more_rows_launch<few_rows_##name> };

@@ -1,16 +1,15 @@
 #pragma once
 
-// Types of weights, as a lane of a warp unpacks them: of a part of a matrix row of 64 values, which are two of the blocks
-// that activations come in, all 8 words of 4 values of each, or (for tensor cores, where four lanes share a part) the t-th
-// and the one that is 4 after it. A description T<W>, of W words, knows
+// Types of weights, as a lane of a warp unpacks them: a part of a matrix row of 64 values, which are two of the blocks
+// that activations come in. A description T of a type knows
 //
 //   N_VALUES, SIZE        of a block of weights; of blocks of 32 values: of two
 //   GROUP                 values that have a scale together: 32, or 16 with scales that are integers
 //   OFFSET                what all values are too large by
 //   HAS_MIN               whether what min() says is subtracted from each value
 //   activations(part, b)  which block of 32 of its block the lane's block b is
-//   T(block, part, t)     reads it, from shared memory
-//   unpack(b, values)     W words of values as bytes
+//   T(block, part)        reads it, from shared memory
+//   unpack(b, values)     32 values as bytes, 4 in an integer
 //   factor(b)             of GROUP 32: the scale
 //   scale(b, g), factor() of GROUP 16: an integer for each half of a block, and a factor for all
 //
@@ -39,18 +38,6 @@ struct alignas(16) few_rows_4_words {
     int of[4];
 };
 
-// N integers from an address that is odd bytes after a multiple of 4
-template <int N> static FEW_ROWS_FUNCTION void few_rows_load_odd(int (&to)[N], const char * from, unsigned odd) {
-    const int * words = (const int *) (from - odd);
-    int         word  = words[0];
-    FEW_ROWS_UNROLL
-    for (int i = 0; i < N; ++i) {
-        const int next = odd == 0 ? 0 : words[i + 1];
-        to[i]          = (int) __byte_perm(word, next, 0x3210 + 0x1111 * odd);
-        word           = odd == 0 && i + 1 < N ? words[i + 1] : next;
-    }
-}
-
 // N integers from an address of which ALIGN is a divisor
 template <int ALIGN, int N> static FEW_ROWS_FUNCTION void few_rows_load(int (&to)[N], const char * from) {
     if constexpr (ALIGN >= 16 && N % 4 == 0) {
@@ -75,40 +62,14 @@ template <int ALIGN, int N> static FEW_ROWS_FUNCTION void few_rows_load(int (&to
             to[i] = ((const int *) from)[i];
         }
     } else {
-        few_rows_load_odd(to, from, (unsigned) ((uintptr_t) from & 3));
-    }
-}
-
-// which of a block's words is the j-th of W
-template <int W> static FEW_ROWS_FUNCTION int few_rows_word(int j, int t) {
-    return W == FEW_ROWS_WORDS ? j : t + 4 * j;
-}
-
-// N of a block's words: all of them, or one for each 4
-template <int ALIGN, int N> static FEW_ROWS_FUNCTION void few_rows_load_words(int (&to)[N], const char * from, int t) {
-    if constexpr (N >= 4) {
-        few_rows_load<ALIGN>(to, from);
-    } else {
+        const unsigned odd   = (unsigned) ((uintptr_t) from & 3);
+        const int *    words = (const int *) (from - odd);
+        int            word  = words[0];
         FEW_ROWS_UNROLL
-        for (int j = 0; j < N; ++j) {
-            int word[1];
-            few_rows_load<ALIGN>(word, from + 4 * (t + 4 * j));
-            to[j] = word[0];
-        }
-    }
-}
-
-// the same of the b-th of a pair of blocks, of which only the second one's values are aligned
-template <int N> static FEW_ROWS_FUNCTION void few_rows_load_pair(int (&to)[N], const char * from, int b, int t) {
-    const unsigned odd = b == 0 ? 2 : 0;
-    if constexpr (N >= 4) {
-        few_rows_load_odd(to, from, odd);
-    } else {
-        FEW_ROWS_UNROLL
-        for (int j = 0; j < N; ++j) {
-            int word[1];
-            few_rows_load_odd(word, from + 4 * (t + 4 * j), odd);
-            to[j] = word[0];
+        for (int i = 0; i < N; ++i) {
+            const int next = words[i + 1];
+            to[i]          = (int) __byte_perm(word, next, 0x3210 + 0x1111 * odd);
+            word           = next;
         }
     }
 }
@@ -127,27 +88,26 @@ static FEW_ROWS_FUNCTION int few_rows_byte(unsigned word, int i) {
 }
 
 // 16 bytes of 4 bits are 32 values: the low halves, then the high ones
-template <int W> static FEW_ROWS_FUNCTION void few_rows_halves(const int * packed, int (&values)[W]) {
+static FEW_ROWS_FUNCTION void few_rows_halves(const int * packed, int (&values)[FEW_ROWS_WORDS]) {
     FEW_ROWS_UNROLL
-    for (int i = 0; i < W / 2; ++i) {
-        values[i]         = packed[i] & 0x0f0f0f0f;
-        values[i + W / 2] = packed[i] >> 4 & 0x0f0f0f0f;
+    for (int i = 0; i < 4; ++i) {
+        values[i]     = packed[i] & 0x0f0f0f0f;
+        values[i + 4] = packed[i] >> 4 & 0x0f0f0f0f;
     }
 }
 
 // the same with values from a table of 16 bytes
-template <int W>
 static FEW_ROWS_FUNCTION void few_rows_look_up(unsigned t0, unsigned t1, unsigned t2, unsigned t3, const int * packed,
-                                               int (&values)[W]) {
+                                               int (&values)[FEW_ROWS_WORDS]) {
     FEW_ROWS_UNROLL
-    for (int i = 0; i < W / 2; ++i) {
+    for (int i = 0; i < 4; ++i) {
         const unsigned places = packed[i] & 0x77777777;
         const unsigned half   = 0x32103210 | (packed[i] & 0x88888888u) >> 1; // of the table
         const unsigned first  = __byte_perm(__byte_perm(t0, t1, places), __byte_perm(t2, t3, places), half);
         const unsigned second =
             __byte_perm(__byte_perm(t0, t1, places >> 16), __byte_perm(t2, t3, places >> 16), half >> 16);
-        values[i]         = (int) __byte_perm(first, second, 0x6420);
-        values[i + W / 2] = (int) __byte_perm(first, second, 0x7531);
+        values[i]     = (int) __byte_perm(first, second, 0x6420);
+        values[i + 4] = (int) __byte_perm(first, second, 0x7531);
     }
 }
 
@@ -162,111 +122,112 @@ struct few_rows_of_32 {
     static constexpr FEW_ROWS_HOST_FUNCTION int activations(int, int b) { return b; }
 };
 
-template <int W = FEW_ROWS_WORDS> struct few_rows_q8_0 : few_rows_of_32 {
+// only the second one's values are aligned
+struct few_rows_q8_0 : few_rows_of_32 {
     static constexpr int SIZE = 68;
 
-    int   words[2][W];
-    float factors[2];
+    int words[17];
 
-    FEW_ROWS_FUNCTION few_rows_q8_0(const char * block, int, int t = 0) {
+    FEW_ROWS_FUNCTION few_rows_q8_0(const char * block, int) { few_rows_load<4>(words, block); }
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
-        for (int b = 0; b < 2; ++b) {
-            few_rows_load_pair(words[b], block + 34 * b + 2, b, t);
-            factors[b] = few_rows_half_at(block + 34 * b);
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            values[i] = b == 0 ? (int) __byte_perm(words[i], words[i + 1], 0x5432) : words[9 + i];
         }
     }
 
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[W]) const {
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < W; ++i) {
-            values[i] = words[b][i];
-        }
+    FEW_ROWS_FUNCTION float factor(int b) const {
+        return few_rows_half(b == 0 ? words[0] : (int) ((unsigned) words[8] >> 16));
     }
-
-    FEW_ROWS_FUNCTION float factor(int b) const { return factors[b]; }
 };
 
-// a scale, and 4 bits of each value
-template <int W> struct few_rows_18_bytes : few_rows_of_32 {
+struct few_rows_18_bytes : few_rows_of_32 {
     static constexpr int SIZE = 36;
 
-    int   packed[2][W / 2];
-    float factors[2];
+    int words[9];
 
-    FEW_ROWS_FUNCTION few_rows_18_bytes(const char * block, int t) {
+    FEW_ROWS_FUNCTION few_rows_18_bytes(const char * block) { few_rows_load<4>(words, block); }
+
+    FEW_ROWS_FUNCTION void packed(int b, int (&to)[4]) const {
         FEW_ROWS_UNROLL
-        for (int b = 0; b < 2; ++b) {
-            few_rows_load_pair(packed[b], block + 18 * b + 2, b, t);
-            factors[b] = few_rows_half_at(block + 18 * b);
+        for (int i = 0; i < 4; ++i) {
+            to[i] = b == 0 ? (int) __byte_perm(words[i], words[i + 1], 0x5432) : words[5 + i];
         }
     }
 
-    FEW_ROWS_FUNCTION float factor(int b) const { return factors[b]; }
+    FEW_ROWS_FUNCTION float factor(int b) const {
+        return few_rows_half(b == 0 ? words[0] : (int) ((unsigned) words[4] >> 16));
+    }
 };
 
-template <int W = FEW_ROWS_WORDS> struct few_rows_q4_0 : few_rows_18_bytes<W> {
+struct few_rows_q4_0 : few_rows_18_bytes {
     static constexpr int OFFSET = 8;
 
-    FEW_ROWS_FUNCTION few_rows_q4_0(const char * block, int, int t = 0) : few_rows_18_bytes<W>(block, t) {}
+    FEW_ROWS_FUNCTION few_rows_q4_0(const char * block, int) : few_rows_18_bytes(block) {}
 
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[W]) const { few_rows_halves(this->packed[b], values); }
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        int bytes[4];
+        packed(b, bytes);
+        few_rows_halves(bytes, values);
+    }
 };
 
 // 4 bits of each value, and after the scale one bit of each
-template <int W = FEW_ROWS_WORDS> struct few_rows_q5_0 : few_rows_of_32 {
+struct few_rows_q5_0 : few_rows_of_32 {
     static constexpr int SIZE   = 44;
     static constexpr int OFFSET = 16;
 
-    const int t;
-    int       packed[2][W / 2];
-    int       high[2][1];
-    float     factors[2];
+    int words[11];
 
-    FEW_ROWS_FUNCTION few_rows_q5_0(const char * block, int, int t = 0) : t(t) {
+    FEW_ROWS_FUNCTION few_rows_q5_0(const char * block, int) { few_rows_load<4>(words, block); }
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        int bytes[5];
         FEW_ROWS_UNROLL
-        for (int b = 0; b < 2; ++b) {
-            few_rows_load_pair(high[b], block + 22 * b + 2, b, 0);
-            few_rows_load_pair(packed[b], block + 22 * b + 6, b, t);
-            factors[b] = few_rows_half_at(block + 22 * b);
+        for (int i = 0; i < 5; ++i) {
+            bytes[i] = b == 0 ? (int) __byte_perm(words[i], words[i + 1], 0x5432) : words[6 + i];
         }
-    }
-
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[W]) const {
-        few_rows_halves(packed[b], values);
+        few_rows_halves(bytes + 1, values);
         FEW_ROWS_UNROLL
-        for (int i = 0; i < W; ++i) {
-            const unsigned bits = (unsigned) high[b][0] >> (4 * few_rows_word<W>(i, t)) & 0x0f;
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            const unsigned bits = (unsigned) bytes[0] >> (4 * i) & 0x0f;
             values[i] |= (int) ((bits * 0x00204081 & 0x01010101) << 4); // one to each byte
         }
     }
 
-    FEW_ROWS_FUNCTION float factor(int b) const { return factors[b]; }
+    FEW_ROWS_FUNCTION float factor(int b) const {
+        return few_rows_half(b == 0 ? words[0] : (int) ((unsigned) words[5] >> 16));
+    }
 };
 
 // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
-template <int W> static FEW_ROWS_FUNCTION void few_rows_look_up_iq4(const int * packed, int (&values)[W]) {
+static FEW_ROWS_FUNCTION void few_rows_look_up_iq4(const int * packed, int (&values)[FEW_ROWS_WORDS]) {
     few_rows_look_up(0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535, packed, values);
 }
 
-template <int W = FEW_ROWS_WORDS> struct few_rows_iq4_nl : few_rows_18_bytes<W> {
-    FEW_ROWS_FUNCTION few_rows_iq4_nl(const char * block, int, int t = 0) : few_rows_18_bytes<W>(block, t) {}
+struct few_rows_iq4_nl : few_rows_18_bytes {
+    FEW_ROWS_FUNCTION few_rows_iq4_nl(const char * block, int) : few_rows_18_bytes(block) {}
 
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[W]) const { few_rows_look_up_iq4(this->packed[b], values); }
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        int bytes[4];
+        packed(b, bytes);
+        few_rows_look_up_iq4(bytes, values);
+    }
 };
 
 // an exponent, then values, at any even address
-template <int W = FEW_ROWS_WORDS> struct few_rows_mxfp4 : few_rows_of_32 {
+struct few_rows_mxfp4 : few_rows_of_32 {
     static constexpr int SIZE = 34;
 
     const char * block;
-    const int    t;
 
-    FEW_ROWS_FUNCTION few_rows_mxfp4(const char * block, int, int t = 0) : block(block), t(t) {}
+    FEW_ROWS_FUNCTION few_rows_mxfp4(const char * block, int) : block(block) {}
 
     // 0 1 2 3 4 6 8 12 and the same negative: twice the values
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[W]) const {
-        int bytes[W / 2];
-        few_rows_load_words<1>(bytes, block + 17 * b + 1, t);
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        int bytes[4];
+        few_rows_load<1>(bytes, block + 17 * b + 1);
         few_rows_look_up(0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc, bytes, values);
     }
 
@@ -316,48 +277,48 @@ struct few_rows_k4 : few_rows_of_256 {
     FEW_ROWS_FUNCTION float min(int b) const { return min_d * (float) few_rows_byte(mins, b); }
 };
 
-template <int W = FEW_ROWS_WORDS> struct few_rows_q4_K : few_rows_k4 {
+struct few_rows_q4_K : few_rows_k4 {
     static constexpr int SIZE = 144;
 
-    int packed[W];
+    int packed[8];
 
-    FEW_ROWS_FUNCTION few_rows_q4_K(const char * block, int part, int t = 0) : few_rows_k4(block, part) {
-        few_rows_load_words<16>(packed, block + 16 + 32 * part, t);
+    FEW_ROWS_FUNCTION few_rows_q4_K(const char * block, int part) : few_rows_k4(block, part) {
+        few_rows_load<16>(packed, block + 16 + 32 * part);
     }
 
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[W]) const {
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
-        for (int i = 0; i < W; ++i) {
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
             values[i] = packed[i] >> (4 * b) & 0x0f0f0f0f;
         }
     }
 };
 
-template <int W = FEW_ROWS_WORDS> struct few_rows_q5_K : few_rows_k4 {
+struct few_rows_q5_K : few_rows_k4 {
     static constexpr int SIZE = 176;
 
-    int packed[W];
-    int high[W];
+    int packed[8];
+    int high[8];
 
-    FEW_ROWS_FUNCTION few_rows_q5_K(const char * block, int part, int t = 0) : few_rows_k4(block, part) {
-        few_rows_load_words<16>(high, block + 16, t);
-        few_rows_load_words<16>(packed, block + 48 + 32 * part, t);
+    FEW_ROWS_FUNCTION few_rows_q5_K(const char * block, int part) : few_rows_k4(block, part) {
+        few_rows_load<16>(high, block + 16);
+        few_rows_load<16>(packed, block + 48 + 32 * part);
         FEW_ROWS_UNROLL
-        for (int i = 0; i < W; ++i) {
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
             high[i] >>= 2 * part;
         }
     }
 
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[W]) const {
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
-        for (int i = 0; i < W; ++i) {
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
             values[i] = (packed[i] >> (4 * b) & 0x0f0f0f0f) | (high[i] >> b & 0x01010101) << 4;
         }
     }
 };
 
 // the lane's blocks are 64 values apart, and have the same bytes
-template <int W = FEW_ROWS_WORDS> struct few_rows_q6_K : few_rows_of_256 {
+struct few_rows_q6_K : few_rows_of_256 {
     static constexpr int SIZE   = 210;
     static constexpr int GROUP  = 16;
     static constexpr int OFFSET = 32;
@@ -366,21 +327,21 @@ template <int W = FEW_ROWS_WORDS> struct few_rows_q6_K : few_rows_of_256 {
 
     const char * block;
     int          part;
-    int          packed[W];
-    int          high[W];
+    int          packed[8];
+    int          high[8];
 
-    FEW_ROWS_FUNCTION few_rows_q6_K(const char * block, int part, int t = 0) : block(block), part(part) {
-        few_rows_load_words<2>(packed, block + 32 * part, t);
-        few_rows_load_words<2>(high, block + 128 + part / 2 * 32, t);
+    FEW_ROWS_FUNCTION few_rows_q6_K(const char * block, int part) : block(block), part(part) {
+        few_rows_load<2>(packed, block + 32 * part);
+        few_rows_load<2>(high, block + 128 + part / 2 * 32);
         FEW_ROWS_UNROLL
-        for (int i = 0; i < W; ++i) {
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
             high[i] >>= part % 2 * 2;
         }
     }
 
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[W]) const {
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
-        for (int i = 0; i < W; ++i) {
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
             values[i] = (packed[i] >> (4 * b) & 0x0f0f0f0f) | (high[i] >> (4 * b) & 0x03030303) << 4;
         }
     }
@@ -393,21 +354,21 @@ template <int W = FEW_ROWS_WORDS> struct few_rows_q6_K : few_rows_of_256 {
 };
 
 // 2 bits and 1 bit of a value, and scales of 4 bits and 2 bits
-template <int W = FEW_ROWS_WORDS> struct few_rows_q3_K : few_rows_of_256 {
+struct few_rows_q3_K : few_rows_of_256 {
     static constexpr int SIZE   = 110;
     static constexpr int GROUP  = 16;
     static constexpr int OFFSET = 4;
 
     const char * block;
-    int          packed[W];
-    int          high[W];
+    int          packed[8];
+    int          high[8];
     unsigned     scales; // 4 bytes, 32 too large
 
-    FEW_ROWS_FUNCTION few_rows_q3_K(const char * block, int part, int t = 0) : block(block) {
-        few_rows_load_words<2>(high, block, t);
-        few_rows_load_words<2>(packed, block + 32 + part / 2 * 32, t);
+    FEW_ROWS_FUNCTION few_rows_q3_K(const char * block, int part) : block(block) {
+        few_rows_load<2>(high, block);
+        few_rows_load<2>(packed, block + 32 + part / 2 * 32);
         FEW_ROWS_UNROLL
-        for (int i = 0; i < W; ++i) {
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
             high[i] >>= 2 * part;
             packed[i] >>= part % 2 * 4;
         }
@@ -417,9 +378,9 @@ template <int W = FEW_ROWS_WORDS> struct few_rows_q3_K : few_rows_of_256 {
         scales             = (low & 0x0f0f0f0f) | ((unsigned) words[2] >> (2 * part) & 0x03030303) << 4;
     }
 
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[W]) const {
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
-        for (int i = 0; i < W; ++i) {
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
             values[i] = (packed[i] >> (2 * b) & 0x03030303) | (high[i] >> b & 0x01010101) << 2;
         }
     }
@@ -429,16 +390,17 @@ template <int W = FEW_ROWS_WORDS> struct few_rows_q3_K : few_rows_of_256 {
     FEW_ROWS_FUNCTION float factor() const { return few_rows_half_at(block + 108); }
 };
 
-template <int W = FEW_ROWS_WORDS> struct few_rows_iq4_xs : few_rows_of_256 {
+struct few_rows_iq4_xs : few_rows_of_256 {
     static constexpr int SIZE  = 136;
     static constexpr int GROUP = 32;
 
-    int   packed[2][W / 2];
+    int   packed[8];
     float factors[2];
 
-    FEW_ROWS_FUNCTION few_rows_iq4_xs(const char * block, int part, int t = 0) {
+    FEW_ROWS_FUNCTION few_rows_iq4_xs(const char * block, int part) {
         int words[2];
         few_rows_load<8>(words, block);
+        few_rows_load<8>(packed, block + 8 + 32 * part);
         const float d = few_rows_half(words[0]);
         FEW_ROWS_UNROLL
         for (int b = 0; b < 2; ++b) {
@@ -446,11 +408,12 @@ template <int W = FEW_ROWS_WORDS> struct few_rows_iq4_xs : few_rows_of_256 {
             const int low  = words[1] >> (4 * i) & 0x0f;
             const int high = words[0] >> (16 + 2 * i) & 0x03;
             factors[b]     = d * (float) ((low | high << 4) - 32);
-            few_rows_load_words<8>(packed[b], block + 8 + 32 * part + 16 * b, t);
         }
     }
 
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[W]) const { few_rows_look_up_iq4(packed[b], values); }
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        few_rows_look_up_iq4(packed + 4 * b, values);
+    }
 
     FEW_ROWS_FUNCTION float factor(int b) const { return factors[b]; }
 };

@@ -3,7 +3,8 @@
 // A product of a quantized matrix with more rows of activations than cuda-few-rows-kernel.cuh takes, on tensor cores.
 //
 // A team of four warps takes 32 matrix rows, and goes through chunks of 2048 values: of each 256 values a warp takes a
-// quarter, unpacks it to bytes as its lanes need them, and multiplies it with tiles of 8 columns. With a gate these are 16 rows of the matrix and 16 of the gate.
+// quarter, unpacks it to bytes in shared memory, a lane for each matrix row, and multiplies it with tiles of 8 columns.
+// With a gate these are 16 rows of the matrix and 16 of the gate.
 //
 // The sums of products of 32 values are integers, and all that follows is rounded and added in the order in which the
 // kernel for few rows does it: a row of activations gives the same bits whatever comes with it. What it takes for that:
@@ -28,39 +29,26 @@ template <class T> struct more_rows_weights {
     float scales[MORE_ROWS_TILES][2][4]; // GROUP 32: of a block; and what is subtracted from it. GROUP 16: of 16 values
     float factors[MORE_ROWS_TILES][2];   // GROUP 16
 
-    // of the lane's row m of its four
-    FEW_ROWS_FUNCTION void unpack(const char * raw, int quarter, int t, int m) {
-        constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART;
-        const T       weights(raw + quarter / n_lanes * T::SIZE, quarter % n_lanes, t);
-        FEW_ROWS_UNROLL
-        for (int b = 0; b < 2; ++b) {
-            int words[2];
-            weights.unpack(b, words);
-            FEW_ROWS_UNROLL
-            for (int i = 0; i < 2; ++i) {
-                // bytes have their highest bit free, so that none borrows from the next
-                values[m / 2][b][2 * i + m % 2] =
-                    T::OFFSET == 0 ?
-                        words[i] :
-                        (int) ((((unsigned) words[i] | 0x80808080u) - T::OFFSET * 0x01010101u) ^ 0x80808080u);
-            }
-        }
-    }
-
-    // from what more_rows_put_scales() has left
-    FEW_ROWS_FUNCTION void load_scales(const char * scratch, int lane) {
+    // from what more_rows_unpack() has left
+    FEW_ROWS_FUNCTION void load(const char * unpacked, int lane) {
+        const int    at        = more_rows_place(lane % 16, lane / 16);
+        const char * scales_of = unpacked + MORE_ROWS_SCALES + lane / 4 * 16;
         FEW_ROWS_UNROLL
         for (int m = 0; m < MORE_ROWS_TILES; ++m) {
             FEW_ROWS_UNROLL
+            for (int b = 0; b < 2; ++b) {
+                more_rows_load_matrices(values[m][b], unpacked + 16 * m * FEW_ROWS_PART + (at ^ 32 * b));
+            }
+            FEW_ROWS_UNROLL
             for (int half = 0; half < 2; ++half) {
-                const int  row  = 16 * m + 8 * half + lane / 4;
-                const auto four = *(const more_rows_4_floats *) (scratch + 16 * row);
+                const int  row  = 16 * m + 8 * half;
+                const auto four = *(const more_rows_4_floats *) (scales_of + 16 * row);
                 FEW_ROWS_UNROLL
                 for (int i = 0; i < 4; ++i) {
                     scales[m][half][i] = four.of[i];
                 }
                 if constexpr (T::GROUP == 16) {
-                    factors[m][half] = *(const float *) (scratch + MORE_ROWS_FACTORS + 4 * row);
+                    factors[m][half] = *(const float *) (unpacked + MORE_ROWS_FACTORS + 4 * (row + lane / 4));
                 }
             }
         }
@@ -115,12 +103,27 @@ template <class T> struct more_rows_weights {
     }
 };
 
-// A lane leaves the scales of a quarter of 256 values of its matrix row, for the whole warp.
-template <class T>
-static FEW_ROWS_FUNCTION void more_rows_put_scales(const char * raw, int quarter, char * to, int lane) {
+// A lane unpacks a quarter of 256 values of its matrix row, for the whole warp.
+template <class T> static FEW_ROWS_FUNCTION void more_rows_unpack(const char * raw, int quarter, char * to, int lane) {
     constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART;
     const T       weights(raw + quarter / n_lanes * T::SIZE, quarter % n_lanes);
 
+    int values[2][FEW_ROWS_WORDS];
+    FEW_ROWS_UNROLL
+    for (int b = 0; b < 2; ++b) {
+        weights.unpack(b, values[b]);
+        FEW_ROWS_UNROLL
+        for (int i = 0; T::OFFSET != 0 && i < FEW_ROWS_WORDS; ++i) {
+            // bytes have their highest bit free, so that none borrows from the next
+            values[b][i] = (int) ((((unsigned) values[b][i] | 0x80808080u) - T::OFFSET * 0x01010101u) ^ 0x80808080u);
+        }
+    }
+    FEW_ROWS_UNROLL
+    for (int t = 0; t < 4; ++t) {
+        const int * from = values[t / 2] + t % 2 * 4;
+
+        *(few_rows_4_words *) (to + more_rows_place(lane, t)) = { from[0], from[1], from[2], from[3] };
+    }
     float scales[4] = {};
     if constexpr (T::GROUP == 32) {
         FEW_ROWS_UNROLL
@@ -137,7 +140,7 @@ static FEW_ROWS_FUNCTION void more_rows_put_scales(const char * raw, int quarter
         }
         *(float *) (to + MORE_ROWS_FACTORS + 4 * lane) = weights.factor();
     }
-    *(more_rows_4_floats *) (to + 16 * lane) = { scales[0], scales[1], scales[2], scales[3] };
+    *(more_rows_4_floats *) (to + MORE_ROWS_SCALES + 16 * lane) = { scales[0], scales[1], scales[2], scales[3] };
 }
 
 // A team's way along its matrix rows: 256 values at a time, of one chunk after the other that it has. With them come the
@@ -145,7 +148,7 @@ static FEW_ROWS_FUNCTION void more_rows_put_scales(const char * raw, int quarter
 template <class T, int NT> struct more_rows_stream {
     static constexpr int ROW_SIZE  = more_rows_row_size<T>();
     static constexpr int SLOT_SIZE = more_rows_slot_size<T>();
-    static constexpr int IN_FLIGHT = more_rows_in_flight(NT);
+    static constexpr int IN_FLIGHT = more_rows_in_flight<T, NT>();
     static constexpr int RING_SIZE = IN_FLIGHT * MORE_ROWS_ROWS * SLOT_SIZE;
     static constexpr int Y_SIZE    = NT * MORE_ROWS_Y_SIZE; // of 32 values
     static constexpr int Y_RING    = IN_FLIGHT * 2 * Y_SIZE;
@@ -158,23 +161,27 @@ template <class T, int NT> struct more_rows_stream {
     const char * columns; // the activations of its warp
     char *       slots;
     char *       y_slots;
+    int          row_begin;     // of the row that it unpacks: the address, of which the last bits count
     int          y_distance;    // from 256 values to the next
     int          n_blocks;      // of 256 values
     int          n_skipped;     // between chunks
     int          next;          // to fetch
     int          y_next;
+    int          now;           // to unpack
     int          to_fetch  = 0; // slots
     int          y_fetched = 0;
-    int          arrived   = 0;
+    int          to_unpack = 0;
+    int          y_arrived = 0;
 
     static FEW_ROWS_FUNCTION int before(int address) { return IS_ALIGNED ? 0 : address % FEW_ROWS_COPY; }
 
-    // from: the lane's row of those that the team fetches
-    FEW_ROWS_FUNCTION more_rows_stream(const few_rows_product & p, const char * from, char * slots, char * y_slots,
-                                       int team, int n_teams) :
+    // from, row: the lane's row of those that the team fetches, and of those that each of its warps unpacks
+    FEW_ROWS_FUNCTION more_rows_stream(const few_rows_product & p, const char * from, const char * row, char * slots,
+                                       char * y_slots, int team, int n_teams) :
         from(from + threadIdx.x % PER_ROW * FEW_ROWS_COPY), slots(slots), y_slots(y_slots),
-        y_distance(8 * (int) p.column_stride), n_blocks(p.n_parts / FEW_ROWS_QUARTERS),
-        n_skipped((n_teams - 1) * MORE_ROWS_CHUNK), next(team * MORE_ROWS_CHUNK), y_next(next) {
+        row_begin((int) ((uintptr_t) row % FEW_ROWS_COPY)), y_distance(8 * (int) p.column_stride),
+        n_blocks(p.n_parts / FEW_ROWS_QUARTERS), n_skipped((n_teams - 1) * MORE_ROWS_CHUNK),
+        next(team * MORE_ROWS_CHUNK), y_next(next), now(next) {
         constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART; // that would have a block of weights together
 
         const int quarter = threadIdx.x / FEW_ROWS_LANES % MORE_ROWS_TEAM;
@@ -227,12 +234,13 @@ template <class T, int NT> struct more_rows_stream {
         advance_slot(y_fetched);
     }
 
-    // of a row whose bytes begin there: a block that has arrived
-    FEW_ROWS_FUNCTION const char * arrived_row(int row, int begin, int block) const {
-        return slots + (arrived * MORE_ROWS_ROWS + row) * SLOT_SIZE + before(begin + block * ROW_SIZE);
+    // of the lane's row
+    FEW_ROWS_FUNCTION const char * arrived() const {
+        return slots + (to_unpack * MORE_ROWS_ROWS + threadIdx.x % FEW_ROWS_LANES) * SLOT_SIZE +
+               before(row_begin + now * ROW_SIZE);
     }
 
-    FEW_ROWS_FUNCTION const char * arrived_columns() const { return y_slots + 2 * arrived * Y_SIZE; }
+    FEW_ROWS_FUNCTION const char * arrived_columns() const { return y_slots + 2 * y_arrived * Y_SIZE; }
 };
 
 // A lane's activations of a tile, from shared memory
@@ -365,28 +373,30 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
 
     constexpr int team_size = more_rows_team_size<T, NT>();
     char * const  slots     = shared + team * team_size;
-    char * const  scratch   = slots + stream_type::RING_SIZE + quarter * MORE_ROWS_SCRATCH;
+    char * const  unpacked  = slots + stream_type::RING_SIZE + quarter * 2 * MORE_ROWS_UNPACKED;
     char * const  y_slots =
-        slots + stream_type::RING_SIZE + MORE_ROWS_TEAM * MORE_ROWS_SCRATCH + quarter * stream_type::Y_RING;
+        slots + stream_type::RING_SIZE + MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED + quarter * stream_type::Y_RING;
 
-    int begins[5]; // of the rows that the lane unpacks, and whose scales it has: of their addresses the last bits count
-    FEW_ROWS_UNROLL
-    for (int m = 0; m < 5; ++m) {
-        begins[m] = (int) ((uintptr_t) row_at(m < 4 ? 8 * m + lane / 4 : lane) % FEW_ROWS_COPY);
-    }
-    stream_type stream(p, row_at(in_team / stream_type::PER_ROW), slots, y_slots, team, n_teams);
+    stream_type stream(p, row_at(in_team / stream_type::PER_ROW), row_at(lane), slots, y_slots, team, n_teams);
     stream.fetch_weights(); // which do not depend on what is still being computed
     ggml_cuda_pdl_sync();
-    stream.fetch_columns();
-    __pipeline_commit();
     FEW_ROWS_UNROLL
-    for (int i = 1; i < stream_type::IN_FLIGHT - 1; ++i) {
+    for (int i = 0; i < stream_type::IN_FLIGHT - 1; ++i) {
         stream.fetch_weights();
         stream.fetch_columns();
         __pipeline_commit();
     }
+    const auto unpack = [&](int to) {
+        more_rows_unpack<T>(stream.arrived(), quarter, unpacked + to * MORE_ROWS_UNPACKED, lane);
+        stream.advance(stream.now);
+        stream.advance_slot(stream.to_unpack);
+    };
+    __pipeline_wait_prior(stream_type::IN_FLIGHT - 2);
+    more_rows_sync_team(team);
+    unpack(0);
 
     float     results[NT / 2][4] = {};
+    int       current            = 0; // of what is unpacked
     const int n_chunks           = (n_blocks + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
     for (int chunk = 0; chunk < n_chunks; chunk += n_teams) {
         const int n = min(MORE_ROWS_CHUNK, n_blocks - (chunk + team) * MORE_ROWS_CHUNK);
@@ -399,17 +409,13 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
             stream.fetch_columns();
             __pipeline_commit();
 
-            const int            block = (chunk + team) * MORE_ROWS_CHUNK + i;
             more_rows_weights<T> weights;
-            more_rows_put_scales<T>(stream.arrived_row(lane, begins[4], block), quarter, scratch, lane);
-            FEW_ROWS_UNROLL
-            for (int m = 0; m < 4; ++m) {
-                weights.unpack(stream.arrived_row(8 * m + lane / 4, begins[m], block), quarter, lane % 4, m);
-            }
-            __syncwarp();
-            weights.load_scales(scratch, lane);
+            weights.load(unpacked + current * MORE_ROWS_UNPACKED, lane);
+            current = 1 - current;
 
-            const char *      arrived = stream.arrived_columns();
+            const char * arrived = stream.arrived_columns();
+            stream.advance_slot(stream.y_arrived);
+
             more_rows_columns columns[2]; // a tile's, and the next one's
             more_rows_load_columns<NT>(arrived, 0, lane, columns[0]);
             FEW_ROWS_UNROLL
@@ -421,19 +427,21 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
                 for (int m = 0; m < MORE_ROWS_TILES; ++m) {
                     weights.multiply(columns[tile % 2], m, sums[tile][m]);
                 }
+                if (tile == 0) {
+                    unpack(current); // the next ones, while there is other work
+                }
             }
-            stream.advance_slot(stream.arrived);
         }
         __syncwarp();
-        // sums go where the activations of the last step were, if not to what each warp has: for a team that had fewer steps
-        // as well, which has nothing more to come
+        // sums go where the activations of the last step were, or its weights: for a team that had fewer steps as well,
+        // which has nothing more to come
         const int  last     = chunk / n_teams * MORE_ROWS_CHUNK + min(MORE_ROWS_CHUNK, n_blocks - chunk) - 1;
         const bool in_y     = more_rows_sums_in_columns(NT);
-        const int  distance = in_y ? stream_type::Y_RING : MORE_ROWS_SCRATCH;
-        char *     first    = shared + stream_type::RING_SIZE;
-        if (in_y) {
-            first += MORE_ROWS_TEAM * MORE_ROWS_SCRATCH + last % stream_type::IN_FLIGHT * 2 * stream_type::Y_SIZE;
-        }
+        const int  distance = in_y ? stream_type::Y_RING : 2 * MORE_ROWS_UNPACKED;
+        char *     first =
+            shared + stream_type::RING_SIZE +
+            (in_y ? MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED + last % stream_type::IN_FLIGHT * 2 * stream_type::Y_SIZE :
+                    last % 2 * MORE_ROWS_UNPACKED);
         more_rows_add_chunks<NT>(sums, first, distance, team_size, n_teams, n_chunks - chunk, results, warp, lane);
     }
     more_rows_store<NT, GATE>(p, matrix, row_0, n_rows, blockIdx.y * NT * 8, results, (float *) shared, n_teams, warp,

@@ -17,16 +17,21 @@ static constexpr int MORE_ROWS_COLUMNS_MAX = 128; // above, llama.cpp's kernels 
 static constexpr int MORE_ROWS_Y_SCALES = 256;
 static constexpr int MORE_ROWS_Y_SIZE   = MORE_ROWS_Y_SCALES + 8 * 8;
 
-// What a warp has for itself: 4 scales of each matrix row, and a factor; or sums, of 4 tiles.
-static constexpr int MORE_ROWS_FACTORS = MORE_ROWS_ROWS * 16;
-static constexpr int MORE_ROWS_SCRATCH = 4 * FEW_ROWS_LANES * 16;
+// What a warp has unpacked: 64 bytes of each matrix row, 4 scales, a factor.
+static constexpr int MORE_ROWS_SCALES   = MORE_ROWS_ROWS * FEW_ROWS_PART;
+static constexpr int MORE_ROWS_FACTORS  = MORE_ROWS_SCALES + MORE_ROWS_ROWS * 16;
+static constexpr int MORE_ROWS_UNPACKED = MORE_ROWS_FACTORS + MORE_ROWS_ROWS * 4;
 
 struct alignas(16) more_rows_4_floats {
     float of[4];
 };
 
-// bytes of 256 values of a matrix row, and of their place in shared memory: an odd multiple of 16, so that 8 rows do not
-// meet in a bank
+// where the t-th 16 bytes of a matrix row are, so that neither writing nor reading them meets in a bank
+static FEW_ROWS_FUNCTION int more_rows_place(int row, int t) {
+    return row * FEW_ROWS_PART + (t ^ (row >> 1 & 3)) * 16;
+}
+
+// bytes of 256 values of a matrix row, and of their place in shared memory: an odd multiple of 16, for the same reason
 template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_row_size() {
     return 256 / T::N_VALUES * T::SIZE;
 }
@@ -42,18 +47,19 @@ template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows
     return MORE_ROWS_ROWS * more_rows_slot_size<T>() + 8 * NT * MORE_ROWS_Y_SIZE;
 }
 
-// times 256 values that are in shared memory, the ones in use among them: with few tiles the matrix is what takes time, and
-// more of it is on the way
-static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_in_flight(int nt) {
-    return nt == 2 ? 3 : 2;
+// times 256 values that are in shared memory, the ones in use among them. With few tiles the matrix is what takes time, and
+// more of it is on the way; 64 KiB do for that, which GPUs have from Turing on.
+template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_in_flight() {
+    constexpr int n = ((64 << 10) - MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED) / more_rows_step_size<T, NT>();
+    return NT > 2 || n < 2 ? 2 : n < 4 ? n : 4;
 }
 
 template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_team_size() {
-    return more_rows_in_flight(NT) * more_rows_step_size<T, NT>() + MORE_ROWS_TEAM * MORE_ROWS_SCRATCH;
+    return more_rows_in_flight<T, NT>() * more_rows_step_size<T, NT>() + MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED;
 }
 
-// Where a warp leaves its sums for others: in the place of activations, if that has more room than its own; and how many
-// tiles of them at a time.
+// Where a warp leaves its sums for others: in the place of activations, if that has more room than that of weights; and
+// how many tiles of them at a time.
 static constexpr FEW_ROWS_HOST_FUNCTION bool more_rows_sums_in_columns(int nt) {
     return nt == 8;
 }

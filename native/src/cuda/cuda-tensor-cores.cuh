@@ -16,6 +16,14 @@ static __device__ __forceinline__ void more_rows_sync_team(int team) {
     asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(MORE_ROWS_TEAM * FEW_ROWS_LANES) : "memory");
 }
 
+// four times 8 rows of 16 bytes, of which each lane gives the address of one: a word of each is the lane's
+static __device__ __forceinline__ void more_rows_load_matrices(int (&to)[4], const char * row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"((unsigned) __cvta_generic_to_shared(row))
+                 : "memory");
+}
+
 #if __CUDA_ARCH__ < 800
 // 8 matrix rows and 16 values at a time
 static __device__ __forceinline__ void more_rows_multiply_8(int & first, int & second, int a, int b) {
