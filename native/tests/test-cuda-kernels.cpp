@@ -5,6 +5,7 @@
 #include "cuda-emulation.h"
 #include "cuda-few-rows-kernel.cuh"
 #include "cuda-more-rows-kernel.cuh"
+#include "few-rows-order.h"
 #include "random-values.h"
 
 #include <cmath>
@@ -374,6 +375,35 @@ static void iq4_xs_is_right_and_rows_do_not_matter() {
     check_more_rows<few_rows_iq4_xs>(GGML_TYPE_IQ4_XS);
 }
 
+// Rotated keys are stored right after their rotation, where values are made in between; nothing else is moved.
+static void keys_are_stored_after_their_rotation() {
+    ggml_context * ctx = ggml_init({ 1 << 20, nullptr, true });
+
+    const auto matrix = [&](int64_t n, int64_t m) {
+        return ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, m);
+    };
+    ggml_tensor * keys   = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 8, 2, 3);
+    ggml_tensor * places = ggml_new_tensor_1d(ctx, GGML_TYPE_I64, 3);
+    ggml_tensor * rope   = ggml_rope(ctx, keys, ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 3), 8, 0);
+    ggml_tensor * values = ggml_reshape_3d(ctx, ggml_mul_mat(ctx, matrix(4, 16), matrix(4, 3)), 8, 2, 3);
+    ggml_tensor * view   = ggml_view_2d(ctx, rope, 16, 3, rope->nb[2], 0);
+    ggml_tensor * store  = ggml_set_rows(ctx, matrix(16, 10), view, places);
+    ggml_tensor * others =
+        ggml_set_rows(ctx, matrix(16, 10), ggml_view_2d(ctx, values, 16, 3, values->nb[2], 0), places);
+    ggml_cgraph * graph = ggml_new_graph(ctx);
+    for (ggml_tensor * node : { rope, values, store, others }) {
+        ggml_build_forward_expand(graph, node);
+    }
+    CHECK(graph->nodes[0] == rope && graph->nodes[1] != view);
+    std::vector<ggml_tensor *> expected(graph->nodes, graph->nodes + graph->n_nodes);
+    std::rotate(expected.begin() + 1, std::find(expected.begin(), expected.end(), view),
+                std::find(expected.begin(), expected.end(), store) + 1);
+    few_rows_store_next(graph);
+    CHECK(graph->nodes[1] == view && graph->nodes[2] == store);
+    CHECK(std::equal(expected.begin(), expected.end(), graph->nodes));
+    ggml_free(ctx);
+}
+
 int main() {
     RUN(q8_0_is_right_and_rows_do_not_matter);
     RUN(q4_0_is_right_and_rows_do_not_matter);
@@ -385,6 +415,7 @@ int main() {
     RUN(q5_K_is_right_and_rows_do_not_matter);
     RUN(q6_K_is_right_and_rows_do_not_matter);
     RUN(iq4_xs_is_right_and_rows_do_not_matter);
+    RUN(keys_are_stored_after_their_rotation);
     ggml_quantize_free();
     return g_n_failed > 0;
 }

@@ -402,6 +402,53 @@ static void products_of_one_norm_are_right_and_rows_do_not_matter() {
     }
 }
 
+// What a product makes of gated values, of rows [begin, end): they are quantized by the gate's kernel. A row of `rows` has
+// the values, then the gates: one of each head or of each value.
+struct gated_product {
+    static constexpr int64_t N_HEADS = 8;
+    static constexpr int64_t N_OUT   = 77;
+
+    int64_t                         n_values;
+    int64_t                         n_gates;
+    std::vector<std::vector<float>> rows;
+    std::vector<uint8_t>            matrix = random_q8_0(N_OUT, n_values);
+
+    std::vector<float> compute(ggml_backend_dev_t device, size_t begin, size_t end) const {
+        const int64_t n_rows = end - begin;
+        graph         gf(device);
+        auto *        ctx     = gf.nodes();
+        ggml_tensor * values  = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, n_values / N_HEADS, N_HEADS, n_rows);
+        ggml_tensor * gates   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_gates, n_rows);
+        ggml_tensor * sigmoid = ggml_reshape_3d(ctx, ggml_sigmoid(ctx, gates), n_gates / N_HEADS, N_HEADS, n_rows);
+        ggml_tensor * gated   = ggml_reshape_2d(ctx, ggml_mul(ctx, values, sigmoid), n_values, n_rows);
+        ggml_tensor * weights = ggml_new_tensor_2d(gf.weights(), GGML_TYPE_Q8_0, n_values, N_OUT);
+        ggml_tensor * product = ggml_mul_mat(ctx, weights, gated);
+        gf.build({ product });
+        set(weights, matrix);
+        for (size_t i = begin; i < end; ++i) {
+            const auto & row = rows[i];
+            set(values, std::vector<float>(row.begin(), row.begin() + n_values), (i - begin) * N_HEADS);
+            set(gates, std::vector<float>(row.begin() + n_values, row.end()), i - begin);
+        }
+        gf.compute();
+        return get<float>(product);
+    }
+};
+
+static void products_of_gated_values_are_right_and_rows_do_not_matter() {
+    for (const int64_t n_values : { 512, 2048, 1280 }) { // 1280: not a whole number of blocks' padding
+        for (const int64_t n_gates : { gated_product::N_HEADS, n_values }) {
+            for (const int64_t n_rows : { 1, 3, 8, 12, 100 }) {
+                gated_product p{ n_values, n_gates, {} };
+                for (int64_t i = 0; i < n_rows; ++i) {
+                    p.rows.push_back(random_values(n_values + n_gates));
+                }
+                check(p);
+            }
+        }
+    }
+}
+
 // Products of the same rows are computed together, also where the scheduler finds other nodes between them.
 static void products_of_the_same_rows_are_those_of_each_alone() {
     static constexpr int64_t N_VALUES = 2048;
@@ -658,6 +705,7 @@ int main(int argc, char ** argv) {
     RUN(products_are_right_and_rows_do_not_matter);
     RUN(routers_are_right_and_rows_do_not_matter);
     RUN(products_of_one_norm_are_right_and_rows_do_not_matter);
+    RUN(products_of_gated_values_are_right_and_rows_do_not_matter);
     RUN(products_of_the_same_rows_are_those_of_each_alone);
     RUN(products_of_the_same_rows_are_moved_together);
     RUN(activations_that_change_are_quantized_again);

@@ -183,6 +183,7 @@ static bool few_rows_stands_alone(const ggml_cgraph * cgraph, int i) {
 
 void mtp_cuda_few_rows_gather(ggml_cgraph * cgraph) {
     few_rows_gather(cgraph, [&](int i) { return few_rows_stands_alone(cgraph, i); });
+    few_rows_store_next(cgraph);
 }
 
 int mtp_cuda_few_rows_together(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i) {

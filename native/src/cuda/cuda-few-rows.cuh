@@ -1,7 +1,7 @@
 #pragma once
 
 // Products of quantized weights with few rows of activations on a GPU, as plain decoding, verify passes and drafts have
-// them: up to 8, and on tensor cores up to 64. llama.cpp's kernel unpacks weights once for each row, and reads some types
+// them: up to 8, and on tensor cores up to 128. llama.cpp's kernel unpacks weights once for each row, and reads some types
 // two bytes at a time. Here weights arrive in shared memory as they are, many at once, before the activations are known,
 // and each is unpacked once.
 // On GPUs from Turing on; how much shared memory they have decides how many rows a thread block takes.
@@ -26,7 +26,7 @@ bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src
                         const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst);
 
 // Moves products of the same activations and type of weights together, where the graph has other nodes between them, as
-// those that make queries, keys and values have.
+// those that make queries, keys and values have; and the storing of keys to their rotation, with which llama.cpp fuses it.
 void mtp_cuda_few_rows_gather(ggml_cgraph * cgraph);
 
 // Computes such products, from node i on, in one kernel. Returns how many there are after node i.

@@ -115,3 +115,77 @@ bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph 
     ctx.quantized.in_tiles = n_tiles > 0;
     return true;
 }
+
+// Values times the sigmoid of a gate, of which each has n_values_of_gate, or 0: each value one. blockIdx.y: a row
+static __global__ void quantized_gate(const float4 * x, const float * gates, float4 * dst, char * quantized, int n,
+                                      int n_values_of_gate, int n_tiles) {
+    const int     i       = blockIdx.x * blockDim.x + threadIdx.x;
+    const int64_t at      = (int64_t) blockIdx.y * n + i;
+    const auto    sigmoid = [](float gate) {
+        return 1.0f / (1.0f + expf(-gate));
+    };
+    ggml_cuda_pdl_lc();
+    ggml_cuda_pdl_sync();
+
+    float4 v = {};
+    if (i < n) {
+        v = x[at];
+        if (n_values_of_gate > 0) {
+            const float gate = sigmoid(gates[at * N_VALUES / n_values_of_gate]);
+            v                = { v.x * gate, v.y * gate, v.z * gate, v.w * gate };
+        } else {
+            const float4 gate = ((const float4 *) gates)[at];
+            v = { v.x * sigmoid(gate.x), v.y * sigmoid(gate.y), v.z * sigmoid(gate.z), v.w * sigmoid(gate.w) };
+        }
+        dst[at] = v;
+    }
+    if (n_tiles > 0) {
+        more_rows_put(quantized, n_tiles, blockIdx.y, i, v, i < n);
+    } else {
+        put_block((block_q8_1 *) quantized, blockIdx.y, i, n, v);
+    }
+}
+
+int mtp_cuda_quantized_gate(ggml_backend_cuda_context & ctx, const ggml_cgraph * cgraph, int i) {
+    const ggml_tensor * sigmoid = cgraph->nodes[i];
+    int                 end     = i + 1;
+    while (end < cgraph->n_nodes && cgraph->nodes[end]->op == GGML_OP_RESHAPE) {
+        ++end;
+    }
+    const ggml_tensor * result = end < cgraph->n_nodes ? cgraph->nodes[end] : nullptr;
+    if (sigmoid->op != GGML_OP_UNARY || ggml_get_unary_op(sigmoid) != GGML_UNARY_OP_SIGMOID || !result ||
+        result->op != GGML_OP_MUL || !(result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) ||
+        (sigmoid->flags & GGML_TENSOR_FLAG_OUTPUT) || ggml_node_get_use_count(cgraph, i) != 1) {
+        return 0;
+    }
+    const ggml_tensor * x    = result->src[0];
+    const ggml_tensor * gate = result->src[1];
+    const ggml_tensor * rows = end + 1 < cgraph->n_nodes ? cgraph->nodes[end + 1] : result; // as products have them
+    if (rows->op != GGML_OP_RESHAPE || rows->src[0] != result) {
+        rows = result;
+    }
+    const bool    is_for_head = gate->ne[0] == 1 && x->ne[0] > 1;
+    const bool    is_gated    = gate == sigmoid || (gate->op == GGML_OP_RESHAPE && gate->src[0] == sigmoid);
+    const int64_t n_values    = rows->ne[0];
+    const int64_t n_rows      = rows->ne[1];
+    const int     n_tiles     = n_rows > MMVQ_MAX_BATCH_SIZE ? more_rows_all_tiles((int) n_rows) : 0;
+    const size_t  size        = n_tiles > 0 ? n_tiles * (n_values / QK8_1) * MORE_ROWS_Y_SIZE :
+                                              n_rows * (n_values / QK8_1) * sizeof(block_q8_1);
+    const auto *  gates       = sigmoid->src[0];
+    const bool    is_aligned  = ((size_t) x->data | (size_t) gates->data | (size_t) result->data) % 16 == 0;
+    if (!is_gated || !is_aligned || ggml_nelements(gates) * (is_for_head ? x->ne[0] : 1) != ggml_nelements(x) ||
+        n_rows * n_values != ggml_nelements(x) || x->ne[0] % N_VALUES != 0 || n_values % MATRIX_ROW_PADDING != 0 ||
+        x->type != GGML_TYPE_F32 || gates->type != GGML_TYPE_F32 || !ggml_is_contiguous(x) ||
+        !ggml_is_contiguous(gates) || !ggml_is_contiguous(result) || n_rows > MORE_ROWS_COLUMNS_MAX ||
+        ctx.curr_stream_no != 0 || size > ctx.QUANTIZED_SIZE || !quantized_norm_is_used(cgraph, end + 1, rows)) {
+        return 0;
+    }
+    const int  n = (int) (n_values / N_VALUES);
+    const dim3 grid((n + 255) / 256, n_rows);
+    ggml_cuda_kernel_launch(quantized_gate, ggml_cuda_kernel_launch_params(grid, 256, (size_t) 0, ctx.stream()),
+                            (const float4 *) x->data, (const float *) gates->data, (float4 *) result->data,
+                            ctx.quantized_memory(), n, is_for_head ? (int) x->ne[0] : 0, n_tiles);
+    ctx.quantized.src      = rows;
+    ctx.quantized.in_tiles = n_tiles > 0;
+    return end - i;
+}

@@ -19,4 +19,5 @@ static bool is_product(const ggml_tensor * node) {
 
 void mtp_rpc_order(ggml_cgraph * cgraph) {
     few_rows_gather(cgraph, [&](int i) { return is_product(cgraph->nodes[i]) && !few_rows_is_fused(cgraph, i); });
+    few_rows_store_next(cgraph);
 }
