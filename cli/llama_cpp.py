@@ -1,10 +1,8 @@
-"""llama-server's command line: flags that are other ones here, flags that are not needed here, and its variables.
+"""llama-server's command line: flags that are other ones here, are not needed or are refused, and its variables.
 
 Owns the tables; a test compares them with the pinned llama.cpp's own, and docs/llama-server.md shows them. Knows names
 and texts only.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -47,7 +45,7 @@ MEANS = table("""
 
 _DRAFT_THREADS = "the model's threads compute drafts"
 _DRAFT_PLACE = "heads are where the model's layers are"
-SWITCHES = table(f"""
+IGNORED = table(f"""
 -cb --cont-batching -nocb --no-cont-batching: requests always share passes
 --warmup --no-warmup: the first request does not wait for one
 -e --escape --no-escape: prompts are taken as they are, and --stop knows \\n
@@ -67,32 +65,66 @@ SWITCHES = table(f"""
 --no-skip-chat-parsing: answers are always parsed
 -ndio --no-direct-io: it is off unless --load-mode dio is given
 -cmoed --spec-draft-cpu-moe --cpu-moe-draft: {_DRAFT_PLACE}
+-dt= --defrag-thold=: the cache has no gaps that matter
+-ctxcp= --ctx-checkpoints= --swa-checkpoints= -cms= --checkpoint-min-step=: states are kept as drafts need them
+-sps= --slot-prompt-similarity=: a prompt goes to the slot that holds most of it
+--cache-reuse=: what a slot holds is used again from its beginning
+--threads-http=: one thread serves all connections
+--sleep-idle-seconds=: a server keeps its model
+--log-file=: only serve has a log
+--log-colors=: the log has no colours
+-lv= --verbosity= --log-verbosity=: --verbose shows llama.cpp's log
+--mtmd-batch-max-tokens=: images are computed one by one
+-lzm= --lazy-mode=: --load-mode says how a file is read
+--ui-config= --webui-config= --ui-config-file= --webui-config-file=: the page has settings of its own
+--spec-draft-p-split= --draft-p-split=: drafts are no tree
+--spec-ngram-*= -lcs= --lookup-cache-static= -lcd= --lookup-cache-dynamic=: drafts by lookup need no settings
+-td= -tbd= --threads-*draft= --spec-draft-threads*= -Cd= -Crd= -Cbd= --cpu-*-draft=: {_DRAFT_THREADS}
+--prio*-draft= --poll*-draft= --spec-draft-cpu-[!m]*= --spec-draft-cpu-mask*=: {_DRAFT_THREADS}
+--spec-draft-prio*= --spec-draft-poll*=: {_DRAFT_THREADS}
+--spec-draft-type-?= -ctkd= -ctvd= --cache-type-?-draft=: heads use the model's cache
+-ngld= --spec-draft-ngl= --*gpu-layers-draft= -devd= --spec-draft-device= --device-draft=: {_DRAFT_PLACE}
+-otd= --spec-draft-override-tensor= --override-tensor-draft=: {_DRAFT_PLACE}
+-ncmoed= --spec-draft-n-cpu-moe= --spec-draft-ncmoe= --n-cpu-moe-draft=: {_DRAFT_PLACE}
 """)
-"""Flags without a value that change nothing here, and why."""
-VALUED = table(f"""
--dt --defrag-thold: the cache has no gaps that matter
--ctxcp --ctx-checkpoints --swa-checkpoints -cms --checkpoint-min-step: states to go back to are kept as drafts need them
--sps --slot-prompt-similarity: a prompt goes to the slot that holds most of it
---cache-reuse: what a slot holds is used again from its beginning
---threads-http: one thread serves all connections
---sleep-idle-seconds: a server keeps its model
---log-file: only serve has a log
---log-colors: the log has no colours
--lv --verbosity --log-verbosity: --verbose shows llama.cpp's log
---mtmd-batch-max-tokens: images are computed one by one
--lzm --lazy-mode: --load-mode says how a file is read
---ui-config --webui-config --ui-config-file --webui-config-file: the page has settings of its own
---spec-draft-p-split --draft-p-split: drafts are no tree
---spec-ngram-* -lcs --lookup-cache-static -lcd --lookup-cache-dynamic: drafts by lookup need no settings
--td -tbd --threads-*draft --spec-draft-threads* -Cd -Crd -Cbd --cpu-*-draft: {_DRAFT_THREADS}
---prio*-draft --poll*-draft --spec-draft-cpu-[!m]* --spec-draft-cpu-mask*: {_DRAFT_THREADS}
---spec-draft-prio* --spec-draft-poll*: {_DRAFT_THREADS}
---spec-draft-type-? -ctkd -ctvd --cache-type-?-draft: heads use the model's cache
--ngld --spec-draft-ngl --*gpu-layers-draft -devd --spec-draft-device --device-draft: {_DRAFT_PLACE}
--otd --spec-draft-override-tensor --override-tensor-draft: {_DRAFT_PLACE}
--ncmoed --spec-draft-n-cpu-moe --spec-draft-ncmoe --n-cpu-moe-draft: {_DRAFT_PLACE}
+"""Flags that change nothing here, and why; those with a value end with =."""
+
+REFUSED = table("""
+-cnv -no-cnv --*conversation -i --interactive* -if -st --single-turn: leave it out: run answers once, chat converses
+-mli --multiline-input: leave it out: in pymtp chat, Alt-Enter or a backslash at the end starts a new line
+-sysf --system-prompt-file: use --system-prompt "$(cat FILE)"
+-bf --binary-file: use --file
+--in-prefix --in-prefix-bos --in-suffix: leave it out: the chat template writes them
+--keep --context-shift --no-context-shift: a text ends where the context is full (-c)
+--reasoning-budget-message --rerank* --pooling --embd-* -embd --embedding* --prompt-cache*:
+-sp --special -ptc --print-token-count --verbose-prompt: --json shows the tokens
+--display-prompt --no-display-prompt --simple-io: leave it out: only the answer is printed
+--show-timings --no-show-timings: run prints statistics unless --quiet is given
+--log-*: --verbose shows llama.cpp's log on stderr
+--jinja --no-jinja: leave it out: chat templates are always rendered with Jinja
+--skip-chat-parsing --prefill-assistant: --raw uses no chat template
+--reasoning-format: thinking goes to stderr; --json has it beside the text
+--reasoning-effort: use --chat-template-kwargs {"reasoning_effort": ...}
+-mu --model-url -hff --hf-file -hfr -dr --docker-repo: use --hf-repo USER/REPO:QUANT, or download the file
+-hft --hf-token: set the environment variable HF_TOKEN
+--spec-draft-hf -hfd -hfrd --hf-repo-draft: download the file, and name it with --draft-model
+--control-vector*: merge it into the model first
+-mmu --mmproj-* --no-mmproj*: use --mmproj FILE
+--audio --video*: models read text and images only
+-mmp: use --load-mode none, mmap, mlock, mmap+mlock or dio
+-ncffn --n-cpu-ffn: use --override-tensor
+-fitp --fit-print: pymtp inspect shows what goes where
+-gan --grp-attn-n -gaw --grp-attn-w: the model's metadata decides
+--draft-n: use --draft-max
+--draft-n-min: use --draft-min
+--spec-type: see --draft and --draft-lookup
+--override-tensor-* --spec-draft-n* --spec-draft-o*: heads are where --override-tensor puts them
+-ag -no-ag --*agent --tools* --*mcp-*: the only tools are those of requests
+--models-* --no-models-autoload -cl --cache-list: a server has one model: --model or --hf-repo
+--fim-* --gpt-oss-* --vision-gemma-*: use --hf-repo USER/REPO:QUANT
+--kv-unified-per-slot: see --kv-unified
 """)
-"""Flags with a value that change nothing here, and why."""
+"""Other flags, and what to use instead; "": nothing."""
 
 VARIABLES = {
     "--metrics": "LLAMA_ARG_ENDPOINT_METRICS",
@@ -110,10 +142,8 @@ VARIABLES = {
 
 def ignored(name: str) -> tuple[str, int] | None:
     """Why a flag changes nothing here, and how many values it has; None: it is not one of these."""
-    if why := found(SWITCHES, name):
-        return why, 0
-    why = found(VALUED, name)
-    return (why, 1) if why else None
+    hints = enumerate((found(IGNORED, name), found(IGNORED, f"{name}=")))
+    return next(((why, n) for n, why in hints if why), None)
 
 
 def variables(flags: Sequence[str]) -> list[str]:

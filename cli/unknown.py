@@ -1,57 +1,16 @@
 """What to answer to a flag or a command that pymtp does not have.
 
-Owns tables: the flags of llama.cpp that pymtp lacks, with what to use instead, and other names for the flags and
-commands that it has; difflib finds misspelt ones. Knows names only.
+Owns tables of other names for the flags and commands that it has; difflib finds misspelt ones. Knows names only.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from .llama_cpp import found, table
+from .llama_cpp import REFUSED, found, table
 
 _SIMILAR = 0.75  # of difflib; at 0.6, its default, names that only look alike are close
-
-
-LLAMA_CPP = table("""
--cnv -no-cnv --*conversation -i --interactive* -if -st --single-turn: leave it out: run answers once, chat converses
--mli --multiline-input: leave it out: in pymtp chat, Alt-Enter or a backslash at the end starts a new line
--sysf --system-prompt-file: use --system-prompt "$(cat FILE)"
--bf --binary-file: use --file
---in-prefix --in-prefix-bos --in-suffix: leave it out: the chat template writes them
---keep --context-shift --no-context-shift: a text ends where the context is full (-c)
---reasoning-budget-message --rerank* --pooling --embd-* -embd --embedding* --prompt-cache*:
--sp --special -ptc --print-token-count --verbose-prompt: --json shows the tokens
---display-prompt --no-display-prompt --simple-io: leave it out: only the answer is printed
---show-timings --no-show-timings: run prints statistics unless --quiet is given
---log-*: --verbose shows llama.cpp's log on stderr
---jinja --no-jinja: leave it out: chat templates are always rendered with Jinja
---skip-chat-parsing --prefill-assistant: --raw uses no chat template
---reasoning-format: thinking goes to stderr; --json has it beside the text
---reasoning-effort: use --chat-template-kwargs {"reasoning_effort": ...}
--mu --model-url -hff --hf-file -hfr -dr --docker-repo: use --hf-repo USER/REPO:QUANT, or download the file
--hft --hf-token: set the environment variable HF_TOKEN
---spec-draft-hf -hfd -hfrd --hf-repo-draft: download the file, and name it with --draft-model
---control-vector*: merge it into the model first
--mmu --mmproj-* --no-mmproj*: use --mmproj FILE
---audio --video*: models read text and images only
--mmp: use --load-mode none, mmap, mlock, mmap+mlock or dio
--ncffn --n-cpu-ffn: use --override-tensor
--fitp --fit-print: pymtp inspect shows what goes where
--gan --grp-attn-n -gaw --grp-attn-w: the model's metadata decides
---draft-n: use --draft-max
---draft-n-min: use --draft-min
---spec-type: see --draft and --draft-lookup
---override-tensor-* --spec-draft-n* --spec-draft-o*: heads are where --override-tensor puts them
--ag -no-ag --*agent --tools* --*mcp-*: the only tools are those of requests
---models-* --no-models-autoload -cl --cache-list: a server has one model: --model or --hf-repo
---fim-* --gpt-oss-* --vision-gemma-*: use --hf-repo USER/REPO:QUANT
---kv-unified-per-slot: see --kv-unified
-""")
-"""Flags of llama.cpp, and what to use instead; "": nothing."""
 
 MEANT = table("""
 --system --sys --system-message: --system-prompt
@@ -128,7 +87,7 @@ def answer(name: str, known: Collection[str], others: Mapping[str, Collection[st
     """What to say about the flag `name`. `known`: those of the command; `others`: those of the other commands."""
     having = [f"pymtp {command}" for command, flags in others.items() if name in flags]
     elsewhere = f"; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it" if having else ""
-    hint = found(LLAMA_CPP, name)
+    hint = found(REFUSED, name)
     if hint is not None:
         return f"{name} of llama.cpp is not supported here" + (f": {hint}" if hint else "") + elsewhere
     if elsewhere:

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pymtp_cli.llama_cpp import MEANS, found, ignored
+from pymtp_cli.llama_cpp import MEANS, REFUSED, found, ignored
 from pymtp_cli.table import TABLE
-from pymtp_cli.unknown import LLAMA_CPP
 
 FILE = Path(__file__).with_name("llama-server.md")
 SOURCE = FILE.parent.parent / "build" / "editable" / "llama.cpp" / "common" / "arg.cpp"
@@ -87,7 +86,7 @@ def row(each: Theirs) -> str:
     if reasons:
         but_for = "" if len(reasons) == len(each.names) else f", but for {' '.join(f'`{name}`' for name in reasons)}"
         return f"{'refused' if but_for else 'ignored'}{but_for} | {next(iter(reasons.values()))}"
-    hint = next((hint for name in each.names if (hint := found(LLAMA_CPP, name)) is not None), None)
+    hint = next((hint for name in each.names if (hint := found(REFUSED, name)) is not None), None)
     return "refused | " + ("" if hint is None else hint.replace("|", "\\|"))
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from pymtp_cli.app import app
-from pymtp_cli.unknown import LLAMA_CPP, MEANT, first_unknown, unknown_flag
+from pymtp_cli.llama_cpp import REFUSED as REFUSED_FLAGS
+from pymtp_cli.unknown import MEANT, first_unknown, unknown_flag
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -149,7 +150,7 @@ def test_what_follows_a_flag_with_a_value_is_no_flag(line: str, unknown: str | N
 
 
 def llama_cpp_flags() -> list[str]:
-    return list(LLAMA_CPP)
+    return list(REFUSED_FLAGS)
 
 
 REFUSED = """
@@ -182,7 +183,7 @@ def test_no_flag_is_listed_twice_and_what_is_named_instead_exists() -> None:
     run = {flag for param in get_command(app).commands["run"].params for flag in param.opts}  # type: ignore[attr-defined]
     assert not run & set(flags)
     assert {meant.split()[0] for meant in MEANT.values()} <= ours
-    named = {word.rstrip(":,") for hint in LLAMA_CPP.values() for word in hint.split() if word.startswith("--")}
+    named = {word.rstrip(":,") for hint in REFUSED_FLAGS.values() for word in hint.split() if word.startswith("--")}
     assert named <= ours
     assert not set(MEANT) & ours
 
