@@ -77,9 +77,7 @@ int32_t pymtp_lookup_n_tokens(const struct pymtp_lookup * lookup);
 // What it takes of memory at present.
 int64_t pymtp_lookup_bytes(const struct pymtp_lookup * lookup);
 
-//
-// distributions, which is what a chain of samplers leaves of a vocabulary: arithmetic on tokens and their probabilities
-//
+// --- distributions, which is what a chain of samplers leaves of a vocabulary: arithmetic on tokens and their probabilities
 
 // A distribution of n different tokens below PYMTP_VOCAB_MAX: token and prob are [n].
 int32_t pymtp_distribution_init(int32_t n, const int32_t * token, const double * prob,

@@ -36,9 +36,7 @@ const char * pymtp_error_message(void) {
     return g_error;
 }
 
-//
-// handles
-//
+// --- handles
 
 namespace {
 

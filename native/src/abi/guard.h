@@ -27,6 +27,12 @@ struct pymtp_refused {};
 // Ends an entry with PYMTP_INVALID and this message.
 [[noreturn]] void pymtp_refuse(const char * format, ...);
 
+template <typename... A> void pymtp_refuse_if(bool is_wrong, const char * format, A... arguments) {
+    if (is_wrong) {
+        pymtp_refuse(format, arguments...);
+    }
+}
+
 // Remembers why, for pymtp_error_message, and returns the status. Takes no memory.
 pymtp_status pymtp_fail(pymtp_status status, const char * format, ...);
 
@@ -49,10 +55,15 @@ inline pymtp_status pymtp_fail_thrown() noexcept {
     }
 }
 
-// Runs an entry that returns a status.
+// Runs an entry that returns a status, or nothing where only exceptions say that it failed.
 template <typename F> int32_t pymtp_guard(F && entry) noexcept {
     try {
-        return entry();
+        if constexpr (std::is_void_v<std::invoke_result_t<F>>) {
+            entry();
+            return PYMTP_OK;
+        } else {
+            return entry();
+        }
     } catch (...) {
         return pymtp_fail_thrown();
     }
@@ -91,9 +102,7 @@ template <typename T> class pymtp_hold {
         if (place) {
             lock = std::unique_lock<std::recursive_mutex>(place->mutex);
         }
-        if (!place || !place->object) {
-            pymtp_refuse("this is no %s: it was freed, or never made", T::what);
-        }
+        pymtp_refuse_if(!place || !place->object, "this is no %s: it was freed, or never made", T::what);
     }
 
     T & operator*() const { return *(T *) place->object.get(); }
@@ -144,20 +153,14 @@ template <typename T> int32_t pymtp_give(T ** out, std::unique_ptr<T> object) {
 
 // Refuses NULL, where an entry writes or reads something.
 template <typename T> T & pymtp_need(T * pointer, const char * what) {
-    if (!pointer) {
-        pymtp_refuse("no place for %s (NULL)", what);
-    }
+    pymtp_refuse_if(!pointer, "no place for %s (NULL)", what);
     return *pointer;
 }
 
 // Refuses arrays that cannot be: their number is not between 0 and n_max, or there is no array.
 inline void pymtp_need_array(const void * array, int64_t n, int64_t n_max, const char * what) {
-    if (n < 0 || n > n_max) {
-        pymtp_refuse("%lld %s: 0 to %lld are possible", (long long) n, what, (long long) n_max);
-    }
-    if (n > 0 && !array) {
-        pymtp_refuse("no %s (NULL), of which there are to be %lld", what, (long long) n);
-    }
+    pymtp_refuse_if(n < 0 || n > n_max, "%lld %s: 0 to %lld are possible", (long long) n, what, (long long) n_max);
+    pymtp_refuse_if(n > 0 && !array, "no %s (NULL), of which there are to be %lld", what, (long long) n);
 }
 
 // what a function has thrown, in words

@@ -18,15 +18,13 @@ static constexpr int32_t N_ADAPTERS_MAX = 1024;
     const char * log   = pymtp_log_take();
     const char * found = strstr(log, BEFORE);
     pymtp_check_lost(log);
-    if (!found) {
-        pymtp_refuse("llama.cpp cannot read it");
-    }
+    pymtp_refuse_if(!found, "llama.cpp cannot read it");
     found += strlen(BEFORE);
     pymtp_refuse("%.*s", (int) strcspn(found, "\n"), found);
 }
 
 int32_t pymtp_adapter_load(llama_model * model, const char * path, llama_adapter_lora ** adapter) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(adapter, "the adapter") = nullptr;
         pymtp_need(model, "the model");
         pymtp_need(path, "the path");
@@ -38,27 +36,20 @@ int32_t pymtp_adapter_load(llama_model * model, const char * path, llama_adapter
             refuse_unloaded();
         }
         const auto wrong = pymtp_thrown([&] { mtp_adapter_check(*loaded); });
-        if (!wrong.empty()) {
-            pymtp_refuse("%s", wrong.text);
-        }
+        pymtp_refuse_if(!wrong.empty(), "%s", wrong.text);
         *adapter = loaded.release();
-        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_session_adapt(pymtp_session * session, int32_t n, llama_adapter_lora * const * adapter,
                             const float * scale) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         pymtp_need_array(adapter, n, N_ADAPTERS_MAX, "adapters");
         pymtp_need_array(scale, n, N_ADAPTERS_MAX, "scales");
         const auto & known = llama_get_model(self.ctx)->loras;
         for (int32_t i = 0; i < n; ++i) {
-            if (known.count(adapter[i]) == 0) {
-                pymtp_refuse("adapter %d does not belong to the session's model", i);
-            }
-            if (!std::isfinite(scale[i])) {
-                pymtp_refuse("the scale of adapter %d is no number", i);
-            }
+            pymtp_refuse_if(known.count(adapter[i]) == 0, "adapter %d does not belong to the session's model", i);
+            pymtp_refuse_if(!std::isfinite(scale[i]), "the scale of adapter %d is no number", i);
         }
         forget_outputs(self);
         try {
@@ -66,29 +57,23 @@ int32_t pymtp_session_adapt(pymtp_session * session, int32_t n, llama_adapter_lo
         } catch (const std::invalid_argument & err) {
             pymtp_refuse("%s", err.what());
         }
-        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_convert_rows(int32_t from, int32_t to, int64_t n_rows, int64_t n_per_row, const void * rows,
                            void * converted) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         const auto type_from = (ggml_type) from;
         const auto type_to   = (ggml_type) to;
-        if (!mtp_can_convert_from(type_from) || !mtp_can_convert_to(type_to)) {
-            pymtp_refuse("rows of the ggml_type %d cannot be converted to %d", from, to);
-        }
+        pymtp_refuse_if(!mtp_can_convert_from(type_from) || !mtp_can_convert_to(type_to),
+                        "rows of the ggml_type %d cannot be converted to %d", from, to);
         pymtp_need_array(rows, n_rows, INT32_MAX, "rows");
         pymtp_need_array(converted, n_rows, INT32_MAX, "converted rows");
-        if (n_per_row < 1 || n_per_row > INT32_MAX || n_per_row % ggml_blck_size(type_from) != 0 ||
-            n_per_row % ggml_blck_size(type_to) != 0) {
-            pymtp_refuse("rows of %lld numbers cannot be converted from %s to %s", (long long) n_per_row,
-                         ggml_type_name(type_from), ggml_type_name(type_to));
-        }
+        pymtp_refuse_if(n_per_row < 1 || n_per_row > INT32_MAX || n_per_row % ggml_blck_size(type_from) != 0 ||
+                            n_per_row % ggml_blck_size(type_to) != 0,
+                        "rows of %lld numbers cannot be converted from %s to %s", (long long) n_per_row,
+                        ggml_type_name(type_from), ggml_type_name(type_to));
         const int64_t n = mtp_convert_rows(type_from, type_to, n_rows, n_per_row, rows, converted);
-        if (n < n_rows) {
-            pymtp_refuse("row %lld holds numbers that are not finite", (long long) n);
-        }
-        return PYMTP_OK;
+        pymtp_refuse_if(n < n_rows, "row %lld holds numbers that are not finite", (long long) n);
     });
 }

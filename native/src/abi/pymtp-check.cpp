@@ -106,9 +106,7 @@ class on_device {
     on_device(const operation & of, ggml_backend_dev_t device) :
         of(of), device(device), backend(ggml_backend_dev_init(device, nullptr)),
         weights(ggml_init({ 1 << 16, nullptr, true })) {
-        if (!backend || !weights) {
-            pymtp_refuse("the device cannot be used");
-        }
+        pymtp_refuse_if(!backend || !weights, "the device cannot be used");
         if (of.is_attention) {
             one   = ggml_new_tensor_3d(weights.get(), of.type, N_HEAD, N_CELLS, N_GROUPS);
             other = ggml_new_tensor_3d(weights.get(), of.type, N_HEAD, N_CELLS, N_GROUPS);
@@ -142,9 +140,7 @@ class on_device {
         } else {
             out = ggml_mul_mat(ctx, one, input);
         }
-        if (!ggml_backend_dev_supports_op(device, out)) {
-            pymtp_refuse("the device does not compute that");
-        }
+        pymtp_refuse_if(!ggml_backend_dev_supports_op(device, out), "the device does not compute that");
         ggml_cgraph * graph = ggml_new_graph_custom(ctx, 16, false);
         ggml_build_forward_expand(graph, out);
         for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
@@ -158,9 +154,7 @@ class on_device {
             ggml_backend_tensor_memset(mask, 0, 0, ggml_nbytes(mask));
         }
         ggml_backend_tensor_set(input, of.rows.data() + begin * of.n_per_row(), 0, ggml_nbytes(input));
-        if (ggml_backend_graph_compute(backend.get(), graph) != GGML_STATUS_SUCCESS) {
-            pymtp_refuse("the device failed");
-        }
+        pymtp_refuse_if(ggml_backend_graph_compute(backend.get(), graph) != GGML_STATUS_SUCCESS, "the device failed");
         floats res(ggml_nelements(out));
         ggml_backend_tensor_get(out, res.data(), 0, ggml_nbytes(out));
         return res;
@@ -192,17 +186,15 @@ double difference(const floats & seen, const floats & expected) {
 
 int32_t pymtp_check_operation(ggml_backend_dev_t device, int32_t type, int32_t is_attention, const int32_t * n_rows,
                               int32_t n, double * error, double * company) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(device, "the device");
         pymtp_need_array(n_rows, n, MTP_SINGLE_ROWS_MAX, "numbers of rows");
         const int32_t * end = n_rows + n;
-        if (type < 0 || type >= GGML_TYPE_COUNT || n < 1 || *std::min_element(n_rows, end) < 1 ||
-            *std::max_element(n_rows, end) > (int32_t) MTP_SINGLE_ROWS_MAX) {
-            pymtp_refuse("1 to %d rows of one of ggml's types are possible", MTP_SINGLE_ROWS_MAX);
-        }
-        if ((is_attention ? N_HEAD : N_VALUES) % ggml_blck_size((ggml_type) type) != 0) {
-            pymtp_refuse("no whole number of blocks fits a row");
-        }
+        pymtp_refuse_if(type < 0 || type >= GGML_TYPE_COUNT || n < 1 || *std::min_element(n_rows, end) < 1 ||
+                            *std::max_element(n_rows, end) > (int32_t) MTP_SINGLE_ROWS_MAX,
+                        "1 to %d rows of one of ggml's types are possible", MTP_SINGLE_ROWS_MAX);
+        pymtp_refuse_if((is_attention ? N_HEAD : N_VALUES) % ggml_blck_size((ggml_type) type) != 0,
+                        "no whole number of blocks fits a row");
         const operation of{ (ggml_type) type, is_attention != 0, *std::max_element(n_rows, end) };
         const on_device there(of, device);
         const floats    expected = of.in_doubles();
@@ -218,6 +210,5 @@ int32_t pymtp_check_operation(ggml_backend_dev_t device, int32_t type, int32_t i
             largest               = std::max(largest, difference(together, expected));
             changed               = std::max(changed, difference(together, alone));
         }
-        return PYMTP_OK;
     });
 }

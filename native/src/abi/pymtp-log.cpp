@@ -38,9 +38,7 @@ static void log_receive(ggml_log_level level, const char * text, void *) {
     }
 }
 
-//
-// asserts
-//
+// --- asserts
 
 static std::atomic<bool> g_exits{ false };
 
@@ -90,16 +88,13 @@ const char * pymtp_catch_asserts::failed() const {
     return g_failed;
 }
 
-//
-// interface
-//
+// --- interface
 
 int32_t pymtp_log_show(int32_t level) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         g_shown_from = level;
         llama_log_set(log_receive, nullptr);
         ggml_set_abort_callback(on_abort);
-        return PYMTP_OK;
     });
 }
 
@@ -115,9 +110,8 @@ const char * pymtp_log_take(void) {
 }
 
 int32_t pymtp_exit_on_abort(void) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         g_exits = true;
         ggml_set_abort_callback(on_abort);
-        return PYMTP_OK;
     });
 }

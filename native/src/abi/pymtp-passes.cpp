@@ -8,9 +8,7 @@
 // what every row of a pass must satisfy
 static void need_rows(const pymtp_session & session, int32_t n_rows, int32_t n_rows_max, const int32_t * token,
                       const int32_t * pos, const int32_t * seq) {
-    if (n_rows < 1 || n_rows > n_rows_max) {
-        pymtp_refuse("%d rows in a pass: 1 to %d are allowed", n_rows, n_rows_max);
-    }
+    pymtp_refuse_if(n_rows < 1 || n_rows > n_rows_max, "%d rows in a pass: 1 to %d are allowed", n_rows, n_rows_max);
     for (const int32_t * array : { token, pos, seq }) {
         pymtp_need_array(array, n_rows, n_rows_max, "tokens, positions and sequences");
     }
@@ -18,15 +16,11 @@ static void need_rows(const pymtp_session & session, int32_t n_rows, int32_t n_r
     const int32_t n_seq_max = llama_n_seq_max(session.ctx);
 
     for (int32_t i = 0; i < n_rows; ++i) {
-        if (token[i] < 0 || token[i] >= n_vocab) {
-            pymtp_refuse("row %d: token %d is not in the vocabulary of %d", i, token[i], n_vocab);
-        }
-        if (seq[i] < 0 || seq[i] >= n_seq_max) {
-            pymtp_refuse("row %d: sequence %d is not one of %d", i, seq[i], n_seq_max);
-        }
-        if (pos[i] < 0) {
-            pymtp_refuse("row %d: position %d is negative", i, pos[i]);
-        }
+        pymtp_refuse_if(token[i] < 0 || token[i] >= n_vocab, "row %d: token %d is not in the vocabulary of %d", i,
+                        token[i], n_vocab);
+        pymtp_refuse_if(seq[i] < 0 || seq[i] >= n_seq_max, "row %d: sequence %d is not one of %d", i, seq[i],
+                        n_seq_max);
+        pymtp_refuse_if(pos[i] < 0, "row %d: position %d is negative", i, pos[i]);
     }
 }
 
@@ -40,17 +34,14 @@ static void need_tail(const pymtp_session & session, int32_t n_rows, const int32
         if (expected < 0) {
             expected = session.padder->end(seq[i]);
         }
-        if (pos[i] != expected) {
-            pymtp_refuse("row %d: position %d of sequence %d, but %d is next", i, pos[i], seq[i], expected);
-        }
+        pymtp_refuse_if(pos[i] != expected, "row %d: position %d of sequence %d, but %d is next", i, pos[i], seq[i],
+                        expected);
         ++expected;
     }
     pymtp_need_array(flags, n_rows, n_rows, "flags");
     for (int32_t i = 0; i < n_rows; ++i) {
         const int32_t n = flags[i] >> PYMTP_ROW_FEED_SHIFT;
-        if (n > session.n_heads) {
-            pymtp_refuse("row %d: feeds %d heads of %d", i, n, session.n_heads);
-        }
+        pymtp_refuse_if(n > session.n_heads, "row %d: feeds %d heads of %d", i, n, session.n_heads);
     }
 }
 
@@ -58,9 +49,7 @@ static void need_tail(const pymtp_session & session, int32_t n_rows, const int32
 // by the trunk. Returns them as the engine takes them: the last row of each sequence has output.
 static std::vector<mtp_row> need_draft(const pymtp_session & session, int32_t step, int32_t n_rows,
                                        const int32_t * token, const int32_t * pos, const int32_t * seq) {
-    if (session.n_heads == 0) {
-        pymtp_refuse("the session does not draft");
-    }
+    pymtp_refuse_if(session.n_heads == 0, "the session does not draft");
     need_rows(session, n_rows, llama_n_ubatch(session.ctx), token, pos, seq);
 
     std::vector<mtp_row>   rows;
@@ -70,16 +59,13 @@ static std::vector<mtp_row> need_draft(const pymtp_session & session, int32_t st
         const bool is_first = last[seq[i]] < 0;
         const bool is_last  = i + 1 == n_rows || seq[i + 1] != seq[i];
 
-        if (!is_first && (seq[i - 1] != seq[i] || pos[i] - 1 != pos[i - 1])) {
-            pymtp_refuse("row %d: position %d of sequence %d does not follow %d", i, pos[i], seq[i], last[seq[i]]);
-        }
+        pymtp_refuse_if(!is_first && (seq[i - 1] != seq[i] || pos[i] - 1 != pos[i - 1]),
+                        "row %d: position %d of sequence %d does not follow %d", i, pos[i], seq[i], last[seq[i]]);
         last[seq[i]] = pos[i];
-        if (is_last && !session.mtp->heads.has_hidden(seq[i], pos[i] - 1)) {
-            pymtp_refuse("row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1, seq[i]);
-        }
-        if (!is_last && (step > 0 || pos[i] >= session.padder->end(seq[i]))) {
-            pymtp_refuse("row %d: position %d of sequence %d is not decoded, and not the last", i, pos[i], seq[i]);
-        }
+        pymtp_refuse_if(is_last && !session.mtp->heads.has_hidden(seq[i], pos[i] - 1),
+                        "row %d: no hidden state of position %d of sequence %d", i, pos[i] - 1, seq[i]);
+        pymtp_refuse_if(!is_last && (step > 0 || pos[i] >= session.padder->end(seq[i])),
+                        "row %d: position %d of sequence %d is not decoded, and not the last", i, pos[i], seq[i]);
         rows.push_back({ token[i], pos[i], seq[i], is_last });
     }
     return rows;
@@ -191,9 +177,8 @@ int32_t pymtp_session_draft(pymtp_session * session, int32_t step, int32_t n_ste
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         const pymtp_timer timer = { self.t_head_us };
 
-        if (n_steps < 1 || n_steps > self.n_draft_max || step < 0 || step >= n_steps) {
-            pymtp_refuse("step %d of a draft of %d: at most %d are allowed", step, n_steps, self.n_draft_max);
-        }
+        pymtp_refuse_if(n_steps < 1 || n_steps > self.n_draft_max || step < 0 || step >= n_steps,
+                        "step %d of a draft of %d: at most %d are allowed", step, n_steps, self.n_draft_max);
         const auto rows = need_draft(self, step, n_rows, token, pos, seq);
         forget_outputs(self);
         const pymtp_status drafted = run_draft(self, rows, [&] { return self.mtp->draft(step, n_steps, rows); });
@@ -209,9 +194,8 @@ int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, cons
         const pymtp_timer timer = { self.t_head_us };
 
         const int32_t n_asked = pymtp_need(n_steps, "the number of steps");
-        if (n_asked < 1 || n_asked > self.n_draft_max) {
-            pymtp_refuse("a draft of %d: 1 to %d are allowed", n_asked, self.n_draft_max);
-        }
+        pymtp_refuse_if(n_asked < 1 || n_asked > self.n_draft_max, "a draft of %d: 1 to %d are allowed", n_asked,
+                        self.n_draft_max);
         const auto rows = need_draft(self, 0, n_rows, token, pos, seq);
         pymtp_need(drafts, "the drafts");
         forget_outputs(self);
@@ -219,9 +203,7 @@ int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, cons
     });
 }
 
-//
-// what the last pass has left
-//
+// --- what the last pass has left
 
 static int32_t row_size(const pymtp_session & session, bool of_draft) {
     return of_draft ? session.mtp->vocab.size() : session.n_vocab();
@@ -239,10 +221,9 @@ int32_t pymtp_session_logits(pymtp_session * session, int32_t of_draft, int32_t 
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         const int32_t n_left = self.n_rows_left(of_draft != 0);
         const int32_t n_size = row_size(self, of_draft != 0);
-        if (row < 0 || n_rows < 0 || n_rows > n_left || row > n_left - n_rows || n_columns != n_size) {
-            pymtp_refuse("%d rows of %d logits from row %d: the last pass has left %d of %d", n_rows, n_columns, row,
-                         n_left, n_size);
-        }
+        pymtp_refuse_if(row < 0 || n_rows < 0 || n_rows > n_left || row > n_left - n_rows || n_columns != n_size,
+                        "%d rows of %d logits from row %d: the last pass has left %d of %d", n_rows, n_columns, row,
+                        n_left, n_size);
         pymtp_need_array(logits, n_rows, n_rows, "rows of logits");
         if (n_rows == 0) {
             return PYMTP_OK;
@@ -257,34 +238,27 @@ int32_t pymtp_session_logits(pymtp_session * session, int32_t of_draft, int32_t 
 }
 
 int32_t pymtp_session_hidden(pymtp_session * session, int32_t seq, int32_t pos, int32_t n_rows, float * hidden) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         self.need_seq(seq);
         pymtp_need_array(hidden, n_rows, llama_n_ctx(self.ctx), "hidden states");
         for (int32_t i = 0; i < n_rows; ++i) {
-            if (pos < 0 || pos > INT32_MAX - n_rows || !self.mtp->heads.has_hidden(seq, pos + i)) {
-                pymtp_refuse("the hidden state of position %d is not kept", pos + i);
-            }
+            pymtp_refuse_if(pos < 0 || pos > INT32_MAX - n_rows || !self.mtp->heads.has_hidden(seq, pos + i),
+                            "the hidden state of position %d is not kept", pos + i);
         }
         self.mtp->heads.copy_hidden(seq, pos, n_rows, hidden);
-        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids, float * values) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         const int32_t n_logits = self.mtp->n_logits(of_draft != 0);
         const int32_t n_rows   = self.n_rows_left(of_draft != 0);
-        if (n < 1 || n > n_logits) {
-            pymtp_refuse("%d candidates of a vocabulary of %d", n, n_logits);
-        }
-        if (n_rows == 0) {
-            pymtp_refuse("the last pass has left no logits");
-        }
+        pymtp_refuse_if(n < 1 || n > n_logits, "%d candidates of a vocabulary of %d", n, n_logits);
+        pymtp_refuse_if(n_rows == 0, "the last pass has left no logits");
         pymtp_need(ids, "the ids");
         pymtp_need(values, "the values");
         for (int32_t row = 0; row < n_rows; ++row) {
             self.mtp->candidates(of_draft != 0, row, n, ids + (size_t) row * n, values + (size_t) row * n);
         }
-        return PYMTP_OK;
     });
 }

@@ -14,17 +14,14 @@ static constexpr int32_t N_THREADS_MAX = 512;
 // ggml-rpc may be a file of its own that is loaded when the program runs
 template <class F> static F rpc_function(const char * name) {
     ggml_backend_reg_t reg = ggml_backend_reg_by_name("RPC");
-    if (!reg) {
-        pymtp_refuse("the RPC backend is missing: install pymtp again");
-    }
+    pymtp_refuse_if(!reg, "the RPC backend is missing: install pymtp again");
     return (F) ggml_backend_reg_get_proc_address(reg, name);
 }
 
 static const char * need_endpoint(const char * endpoint) {
     pymtp_need(endpoint, "the server");
-    if (!strchr(endpoint, ':') || strnlen(endpoint, ENDPOINT_MAX) == ENDPOINT_MAX) {
-        pymtp_refuse("a server is named host:port");
-    }
+    pymtp_refuse_if(!strchr(endpoint, ':') || strnlen(endpoint, ENDPOINT_MAX) == ENDPOINT_MAX,
+                    "a server is named host:port");
     return endpoint;
 }
 
@@ -54,11 +51,10 @@ ggml_backend_device * pymtp_rpc_device(const pymtp_rpc * rpc, int32_t i) {
 }
 
 int32_t pymtp_rpc_count(const char * endpoint, pymtp_rpc_counters * counters) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         const auto & of = rpc_function<mtp_rpc_counters_t>("mtp_rpc_counters_of")(need_endpoint(endpoint));
         pymtp_need(counters, "the counters") = { of.n_messages,       of.n_answers,     of.n_bytes_sent,
                                                  of.n_bytes_received, of.n_graphs_sent, of.n_graphs_run };
-        return PYMTP_OK;
     });
 }
 
@@ -67,9 +63,8 @@ int32_t pymtp_rpc_serve(const char * endpoint, const char * cache_dir, int32_t n
     return pymtp_guard([&]() -> int32_t {
         need_endpoint(endpoint);
         pymtp_need_array(device, n_devices, N_DEVICES_MAX, "devices");
-        if (n_threads < 1 || n_threads > N_THREADS_MAX || n_devices == 0) {
-            pymtp_refuse("1 to %d threads and at least one device are needed", N_THREADS_MAX);
-        }
+        pymtp_refuse_if(n_threads < 1 || n_threads > N_THREADS_MAX || n_devices == 0,
+                        "1 to %d threads and at least one device are needed", N_THREADS_MAX);
         std::vector<ggml_backend_dev_t> devices(device, device + n_devices);
         rpc_function<void (*)(const char *, const char *, size_t, size_t, ggml_backend_dev_t *)>(
             "ggml_backend_rpc_start_server")(endpoint, cache_dir, n_threads, devices.size(), devices.data());

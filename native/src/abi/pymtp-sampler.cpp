@@ -16,9 +16,7 @@ struct pymtp_breakers {
 };
 
 static llama_sampler_ptr parse_grammar(const llama_vocab * vocab, const char * text) {
-    if (!text) {
-        pymtp_refuse("no grammar (NULL)");
-    }
+    pymtp_refuse_if(!text, "no grammar (NULL)");
     try {
         return sampler_grammar(vocab, text);
     } catch (const std::invalid_argument & err) {
@@ -35,14 +33,10 @@ int32_t pymtp_breakers_init(const llama_vocab * vocab, int32_t n, const char * c
     return pymtp_guard([&]() -> int32_t {
         pymtp_need(breakers, "the breakers") = nullptr;
         pymtp_need_array(text, n, N_BREAKERS_MAX, "breakers");
-        if (!vocab) {
-            pymtp_refuse("breakers need a vocabulary");
-        }
+        pymtp_refuse_if(!vocab, "breakers need a vocabulary");
         std::vector<std::string> texts;
         for (int32_t i = 0; i < n; ++i) {
-            if (!text[i] || !*text[i]) {
-                pymtp_refuse("breaker %d has no text", i);
-            }
+            pymtp_refuse_if(!text[i] || !*text[i], "breaker %d has no text", i);
             texts.push_back(text[i]);
         }
         auto data = std::make_shared<const sampler_breakers>(vocab, texts);
@@ -53,26 +47,22 @@ int32_t pymtp_breakers_init(const llama_vocab * vocab, int32_t n, const char * c
 // whatever is an index, or a number of elements
 static void need_params(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
                         const sampler_breakers * breakers) {
-    if (n_vocab < 1 || n_vocab > PYMTP_VOCAB_MAX) {
-        pymtp_refuse("a vocabulary of %d tokens: 1 to %d are possible", n_vocab, +PYMTP_VOCAB_MAX);
-    }
-    if ((vocab && llama_vocab_n_tokens(vocab) < n_vocab) || (breakers && breakers->n_tokens() < n_vocab)) {
-        pymtp_refuse("a vocabulary of fewer than %d tokens", n_vocab);
-    }
+    pymtp_refuse_if(n_vocab < 1 || n_vocab > PYMTP_VOCAB_MAX, "a vocabulary of %d tokens: 1 to %d are possible",
+                    n_vocab, +PYMTP_VOCAB_MAX);
+    pymtp_refuse_if((vocab && llama_vocab_n_tokens(vocab) < n_vocab) || (breakers && breakers->n_tokens() < n_vocab),
+                    "a vocabulary of fewer than %d tokens", n_vocab);
     pymtp_need_array(params.stages, params.n_stages, N_STAGES_MAX, "stages");
     for (int32_t i = 0; i < params.n_stages; ++i) {
         const int32_t stage = params.stages[i];
-        if (stage < PYMTP_STAGE_PENALTIES || stage > PYMTP_STAGE_ADAPTIVE_P ||
-            (stage == PYMTP_STAGE_INFILL && !vocab)) {
-            pymtp_refuse("stage %d is unknown, or needs a vocabulary", stage);
-        }
+        pymtp_refuse_if(stage < PYMTP_STAGE_PENALTIES || stage > PYMTP_STAGE_ADAPTIVE_P ||
+                            (stage == PYMTP_STAGE_INFILL && !vocab),
+                        "stage %d is unknown, or needs a vocabulary", stage);
     }
     pymtp_need_array(params.bias_token, params.n_bias, n_vocab, "tokens with a bias");
     pymtp_need_array(params.bias, params.n_bias, n_vocab, "biases");
     for (int32_t i = 0; i < params.n_bias; ++i) {
-        if (params.bias_token[i] < 0 || params.bias_token[i] >= n_vocab) {
-            pymtp_refuse("a bias of token %d, which is not in the vocabulary of %d", params.bias_token[i], n_vocab);
-        }
+        pymtp_refuse_if(params.bias_token[i] < 0 || params.bias_token[i] >= n_vocab,
+                        "a bias of token %d, which is not in the vocabulary of %d", params.bias_token[i], n_vocab);
     }
 }
 
@@ -92,31 +82,22 @@ int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pym
 }
 
 int32_t pymtp_sampler_constrain(pymtp_sampler * sampler, const char * grammar) {
-    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
-        if (!self.vocab) {
-            pymtp_refuse("a grammar needs a vocabulary");
-        }
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) {
+        pymtp_refuse_if(!self.vocab, "a grammar needs a vocabulary");
         parse_grammar(self.vocab, grammar); // names what is wrong, and writes nothing to stderr
-        if (!self.constrain(grammar)) {
-            pymtp_refuse("llama.cpp refuses the grammar");
-        }
-        return PYMTP_OK;
+        pymtp_refuse_if(!self.constrain(grammar), "llama.cpp refuses the grammar");
     });
 }
 
 static void need_texts(const char * const * texts, int32_t n, const char * what) {
     pymtp_need_array(texts, n, N_TEXTS_MAX, what);
-    if (std::count(texts, texts + n, nullptr) > 0) {
-        pymtp_refuse("one of the %s is NULL", what);
-    }
+    pymtp_refuse_if(std::count(texts, texts + n, nullptr) > 0, "one of the %s is NULL", what);
 }
 
 int32_t pymtp_sampler_follow(pymtp_sampler * sampler, const pymtp_answer_rules * rules) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
         const auto & given = pymtp_need(rules, "the rules");
-        if (!self.vocab) {
-            pymtp_refuse("rules of an answer need a vocabulary");
-        }
+        pymtp_refuse_if(!self.vocab, "rules of an answer need a vocabulary");
         pymtp_need(given.prefill, "what the prompt has of the answer");
         need_texts(given.words, given.n_words, "words");
         need_texts(given.patterns, given.n_patterns, "patterns");
@@ -130,16 +111,11 @@ int32_t pymtp_sampler_follow(pymtp_sampler * sampler, const pymtp_answer_rules *
 }
 
 int32_t pymtp_grammar_check(const char * grammar) {
-    return pymtp_guard([&]() -> int32_t {
-        parse_grammar(nullptr, grammar);
-        return PYMTP_OK;
-    });
+    return pymtp_guard([&] { parse_grammar(nullptr, grammar); });
 }
 
 static void need_token(const pymtp_sampler & sampler, int32_t token) {
-    if (token < 0 || token >= sampler.n_vocab) {
-        pymtp_refuse("token %d is not in the vocabulary", token);
-    }
+    pymtp_refuse_if(token < 0 || token >= sampler.n_vocab, "token %d is not in the vocabulary", token);
 }
 
 [[noreturn]] static void refuse_by_grammar(int32_t token) {
@@ -147,7 +123,7 @@ static void need_token(const pymtp_sampler & sampler, int32_t token) {
 }
 
 int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const int32_t * token) {
-    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) {
         pymtp_need_array(token, n_tokens, INT32_MAX, "tokens");
         self.forget();
         for (int32_t i = 0; i < n_tokens; ++i) {
@@ -156,25 +132,20 @@ int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const in
                 refuse_by_grammar(token[i]);
             }
         }
-        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_sampler_assume(pymtp_sampler * sampler, int32_t token) {
-    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) {
         need_token(self, token);
         if (!self.assume(token)) {
             refuse_by_grammar(token);
         }
-        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_sampler_forget(pymtp_sampler * sampler) {
-    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
-        self.forget();
-        return PYMTP_OK;
-    });
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) { self.forget(); });
 }
 
 namespace {
@@ -221,13 +192,11 @@ static void with_row_of_session(const pymtp_sampler & sampler, const pymtp_logit
     const pymtp_hold session(logits.session);
 
     const int32_t n_rows = session->n_rows_left(logits.of_draft != 0);
-    if (logits.row < 0 || logits.row >= n_rows) {
-        pymtp_refuse("row %d of logits: the last pass has left %d", logits.row, n_rows);
-    }
+    pymtp_refuse_if(logits.row < 0 || logits.row >= n_rows, "row %d of logits: the last pass has left %d", logits.row,
+                    n_rows);
     auto & engine = *session->mtp;
-    if (engine.n_logits(false) > sampler.n_vocab) {
-        pymtp_refuse("a sampler of %d tokens for a vocabulary of %d", sampler.n_vocab, engine.n_logits(false));
-    }
+    pymtp_refuse_if(engine.n_logits(false) > sampler.n_vocab, "a sampler of %d tokens for a vocabulary of %d",
+                    sampler.n_vocab, engine.n_logits(false));
     session_row row(engine, logits.of_draft != 0, logits.row);
 
     // waiting for the device is not sampling
@@ -245,9 +214,8 @@ static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logi
             with_row_of_session(sampler, logits, function);
             return PYMTP_OK;
         }
-        if (logits.n_logits < 1 || logits.n_logits > sampler.n_vocab) {
-            pymtp_refuse("%d logits for a vocabulary of %d", logits.n_logits, sampler.n_vocab);
-        }
+        pymtp_refuse_if(logits.n_logits < 1 || logits.n_logits > sampler.n_vocab, "%d logits for a vocabulary of %d",
+                        logits.n_logits, sampler.n_vocab);
         pymtp_need_array(logits.logits, logits.n_logits, sampler.n_vocab, "logits");
         host_row row(logits.logits, logits.n_logits);
         function(row);
@@ -262,9 +230,7 @@ static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logi
 int32_t pymtp_sampler_apply(pymtp_sampler * sampler, const pymtp_logits * logits) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
         pymtp_need(logits, "the logits");
-        if (!self.chain.is_drawn()) {
-            pymtp_refuse("mirostat and adaptive-p have no distribution: they pick one token");
-        }
+        pymtp_refuse_if(!self.chain.is_drawn(), "mirostat and adaptive-p have no distribution: they pick one token");
         return with_row(self, *logits,
                         [&](sampler_row & row) { logits->of_draft ? self.apply_draft(row) : self.apply_target(row); });
     });
@@ -289,9 +255,8 @@ int32_t pymtp_sampler_n_candidates(const pymtp_sampler * sampler) {
 }
 
 int32_t pymtp_sampler_counts(const pymtp_sampler * sampler, int64_t * n_pruned, int64_t * n_full) {
-    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) {
         pymtp_need(n_pruned, "the number of candidates") = self.chain.n_pruned;
         pymtp_need(n_full, "the number of whole rows")   = self.chain.n_full;
-        return PYMTP_OK;
     });
 }

@@ -93,9 +93,7 @@ pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos) {
 int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         self.need_seq(seq);
-        if (pos < 0) {
-            pymtp_refuse("cannot truncate sequence %d at position %d", seq, pos);
-        }
+        pymtp_refuse_if(pos < 0, "cannot truncate sequence %d at position %d", seq, pos);
         return pymtp_truncate(self, seq, pos);
     });
 }
@@ -104,9 +102,7 @@ int32_t pymtp_session_copy(pymtp_session * session, int32_t from, int32_t to) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         self.need_seq(from);
         self.need_seq(to);
-        if (from == to) {
-            pymtp_refuse("cannot copy sequence %d to itself", from);
-        }
+        pymtp_refuse_if(from == to, "cannot copy sequence %d to itself", from);
         const pymtp_status status = pymtp_truncate(self, to, 0);
         if (status != PYMTP_OK) {
             return status;
@@ -120,33 +116,23 @@ int32_t pymtp_session_copy(pymtp_session * session, int32_t from, int32_t to) {
 }
 
 int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos, int32_t n) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         self.need_seq(seq);
         self.padder->drop(seq);
         auto *        memory = llama_get_memory(self.ctx);
         const int32_t last   = llama_memory_seq_pos_max(memory, seq);
-        if (pos < 0 || n < 1 || n > last - pos) {
-            pymtp_refuse("cannot discard %d positions from %d of sequence %d: its last is %d", n, pos, seq, last);
-        }
-        if (!self.mtp->images[seq].empty()) {
-            pymtp_refuse("sequence %d has images: no context shift", seq);
-        }
-        if (!llama_memory_can_shift(memory)) {
-            pymtp_refuse("the model's memory cannot move positions: no context shift");
-        }
-        if (!self.no_shift.empty()) {
-            pymtp_refuse("%s: no context shift", self.no_shift.c_str());
-        }
-        if (llama_memory_seq_pos_min(memory, seq) > 0) {
-            pymtp_refuse("sequence %d no longer has its first positions: no context shift", seq);
-        }
-        if (!mtp_memory_is_alone(memory, seq)) {
-            pymtp_refuse("sequence %d shares positions with a copy: no context shift", seq);
-        }
+        pymtp_refuse_if(pos < 0 || n < 1 || n > last - pos,
+                        "cannot discard %d positions from %d of sequence %d: its last is %d", n, pos, seq, last);
+        pymtp_refuse_if(!self.mtp->images[seq].empty(), "sequence %d has images: no context shift", seq);
+        pymtp_refuse_if(!llama_memory_can_shift(memory), "the model's memory cannot move positions: no context shift");
+        pymtp_refuse_if(!self.no_shift.empty(), "%s: no context shift", self.no_shift.c_str());
+        pymtp_refuse_if(llama_memory_seq_pos_min(memory, seq) > 0,
+                        "sequence %d no longer has its first positions: no context shift", seq);
+        pymtp_refuse_if(!mtp_memory_is_alone(memory, seq), "sequence %d shares positions with a copy: no context shift",
+                        seq);
         forget_outputs(self);
         self.mtp->discard(seq, pos, n);
         stay_from_now_on(self, seq);
-        return PYMTP_OK;
     });
 }
 

@@ -47,9 +47,8 @@ struct pymtp_session {
 
     // refuses what is no sequence
     void need_seq(int32_t seq) const {
-        if (seq < 0 || seq >= (int32_t) llama_n_seq_max(ctx)) {
-            pymtp_refuse("sequence %d is not one of %u", seq, llama_n_seq_max(ctx));
-        }
+        pymtp_refuse_if(seq < 0 || seq >= (int32_t) llama_n_seq_max(ctx), "sequence %d is not one of %u", seq,
+                        llama_n_seq_max(ctx));
     }
 
     // rows of logits that the last decode or draft step has left

@@ -11,9 +11,7 @@ static constexpr int32_t N_BYTES_MAX = 1 << 30;
 
 // llama.cpp returns -n where n did not fit
 static int32_t give_count(int32_t found, int32_t * n) {
-    if (found == INT32_MIN) {
-        pymtp_refuse("a text of more tokens than can be counted");
-    }
+    pymtp_refuse_if(found == INT32_MIN, "a text of more tokens than can be counted");
     *n = std::abs(found);
     return PYMTP_OK;
 }
@@ -42,9 +40,8 @@ int32_t pymtp_token_bytes(const llama_vocab * vocab, int32_t token, int32_t spec
         pymtp_need(n_bytes, "the number of bytes") = 0;
         pymtp_need(vocab, "the vocabulary");
         pymtp_need_array(bytes, n_max, N_BYTES_MAX, "bytes");
-        if (token < 0 || token >= llama_vocab_n_tokens(vocab)) {
-            pymtp_refuse("token %d is out of range (vocabulary of %d)", token, llama_vocab_n_tokens(vocab));
-        }
+        pymtp_refuse_if(token < 0 || token >= llama_vocab_n_tokens(vocab),
+                        "token %d is out of range (vocabulary of %d)", token, llama_vocab_n_tokens(vocab));
         return give_count(llama_token_to_piece(vocab, token, bytes, n_max, 0, special), n_bytes);
     });
 }

@@ -36,23 +36,18 @@ static constexpr int32_t N_FILES_MAX = 1 << 16; // parts have numbers of 16 bits
 
 int32_t pymtp_model_load(int32_t n_files, const char * const * path, const llama_model_params * params,
                          llama_model ** model) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(model, "the model") = nullptr;
         pymtp_need(params, "the parameters");
         pymtp_need_array(path, n_files, N_FILES_MAX, "files");
-        if (n_files == 0 || std::count(path, path + n_files, nullptr) > 0) {
-            pymtp_refuse("no file to load");
-        }
+        pymtp_refuse_if(n_files == 0 || std::count(path, path + n_files, nullptr) > 0, "no file to load");
         const pymtp_catch_asserts asserts;
 
         std::vector<const char *> paths(path, path + n_files);
 
         *model = n_files == 1 ? llama_model_load_from_file(path[0], *params) :
                                 llama_model_load_from_splits(paths.data(), n_files, *params);
-        if (!*model) {
-            pymtp_refuse("%s", *asserts.failed() ? asserts.failed() : "llama.cpp cannot load it");
-        }
-        return PYMTP_OK;
+        pymtp_refuse_if(!*model, "%s", *asserts.failed() ? asserts.failed() : "llama.cpp cannot load it");
     });
 }
 
@@ -87,18 +82,16 @@ bool pymtp_device_reads_rows(ggml_backend_dev_t device, int32_t type) {
 }
 
 int32_t pymtp_device_memory(ggml_backend_dev_t device, size_t * n_free, size_t * n_total) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(device, "the device");
         ggml_backend_dev_memory(device, &pymtp_need(n_free, "the free memory"), &pymtp_need(n_total, "the memory"));
-        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_device_buffer_type(ggml_backend_dev_t device, ggml_backend_buffer_type_t * buffer_type) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(device, "the device");
         pymtp_need(buffer_type, "the buffer type") = ggml_backend_dev_buffer_type(device);
-        return PYMTP_OK;
     });
 }
 
@@ -112,15 +105,13 @@ static int32_t n_heads_of(const llama_model & model, const pymtp_session_params 
 }
 
 static void need_params(const llama_model & model, const pymtp_session_params & params) {
-    if (params.n_draft_max < 0 || params.n_draft_max > PYMTP_DRAFT_MAX) {
-        pymtp_refuse("n_draft_max = %d is out of range: 0 to %d", params.n_draft_max, +PYMTP_DRAFT_MAX);
-    }
-    if (params.head_context != PYMTP_HEAD_CONTEXT_TARGET && params.head_context != PYMTP_HEAD_CONTEXT_CHAINED) {
-        pymtp_refuse("head_context = %d is unknown", params.head_context);
-    }
-    if (params.padding < PYMTP_PADDING_AUTO || params.padding > PYMTP_PADDING_ALWAYS) {
-        pymtp_refuse("padding = %d is unknown", params.padding);
-    }
+    pymtp_refuse_if(params.n_draft_max < 0 || params.n_draft_max > PYMTP_DRAFT_MAX,
+                    "n_draft_max = %d is out of range: 0 to %d", params.n_draft_max, +PYMTP_DRAFT_MAX);
+    pymtp_refuse_if(params.head_context != PYMTP_HEAD_CONTEXT_TARGET &&
+                        params.head_context != PYMTP_HEAD_CONTEXT_CHAINED,
+                    "head_context = %d is unknown", params.head_context);
+    pymtp_refuse_if(params.padding < PYMTP_PADDING_AUTO || params.padding > PYMTP_PADDING_ALWAYS,
+                    "padding = %d is unknown", params.padding);
     if (drafts(params) && n_heads_of(model, params) == 0) {
         pymtp_refuse("the model has no MTP head; use n_draft_max = 0");
     }
@@ -129,9 +120,7 @@ static void need_params(const llama_model & model, const pymtp_session_params & 
         pymtp_refuse("llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
                      params.assistant ? "assistant" : "MTP heads", llm_arch_name(model.arch), obstacle);
     }
-    if (!params.threads != !params.threads_batch) {
-        pymtp_refuse("threads of rounds and of prompts go together");
-    }
+    pymtp_refuse_if(!params.threads != !params.threads_batch, "threads of rounds and of prompts go together");
     for (const auto & [threads, n_threads] : { std::pair(params.threads, params.context->n_threads),
                                                std::pair(params.threads_batch, params.context->n_threads_batch) }) {
         if (threads && (threads->n_threads != n_threads || n_threads < 1 || n_threads > GGML_MAX_N_THREADS)) {
@@ -142,10 +131,9 @@ static void need_params(const llama_model & model, const pymtp_session_params & 
     const uint32_t n_rows_max = params.n_draft_max + 2;
     const uint32_t n_batch    = params.context->n_batch;
     const uint32_t n_ubatch   = params.context->n_ubatch;
-    if (params.n_draft_max > 0 && std::min(n_ubatch > 0 ? n_ubatch : n_batch, n_batch) < n_rows_max) {
-        pymtp_refuse("n_ubatch = %u and n_batch = %u are too small: %d drafts need %u", n_ubatch, n_batch,
-                     params.n_draft_max, n_rows_max);
-    }
+    pymtp_refuse_if(params.n_draft_max > 0 && std::min(n_ubatch > 0 ? n_ubatch : n_batch, n_batch) < n_rows_max,
+                    "n_ubatch = %u and n_batch = %u are too small: %d drafts need %u", n_ubatch, n_batch,
+                    params.n_draft_max, n_rows_max);
 }
 
 static llama_context_params context_params(const pymtp_session_params & params) {
@@ -279,7 +267,7 @@ static const char * memory_note(const pymtp_session & session) {
 }
 
 int32_t pymtp_session_describe(const pymtp_session * session, pymtp_session_info * info) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         pymtp_need(info, "the description") = {
             self.ctx,
             self.mtp->heads.own_memory() ? PYMTP_MEMORY_OWN :
@@ -288,17 +276,13 @@ int32_t pymtp_session_describe(const pymtp_session * session, pymtp_session_info
             memory_note(self),
             self.mtp->is_async(),
         };
-        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t also_on_host) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
-        if (n_max < 0) {
-            pymtp_refuse("n_max = %d is negative", n_max);
-        }
+    return pymtp_guard(session, [&](pymtp_session & self) {
+        pymtp_refuse_if(n_max < 0, "n_max = %d is negative", n_max);
         self.mtp->reduce_logits(std::min(n_max, self.n_vocab()), also_on_host != 0);
-        return PYMTP_OK;
     });
 }
 
@@ -314,23 +298,19 @@ int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t seq, int32
 }
 
 int32_t pymtp_session_output_type(const pymtp_session * session, int32_t head, int32_t * type, int64_t * row_bytes) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
-        if (head < 0 || head >= self.n_heads) {
-            pymtp_refuse("head %d is not one of %d", head, self.n_heads);
-        }
+    return pymtp_guard(session, [&](pymtp_session & self) {
+        pymtp_refuse_if(head < 0 || head >= self.n_heads, "head %d is not one of %d", head, self.n_heads);
         const ggml_tensor * matrix = self.mtp->vocab.output_matrix(head);
 
         pymtp_need(type, "the type")                 = matrix->type;
         pymtp_need(row_bytes, "the number of bytes") = ggml_row_size(matrix->type, matrix->ne[0]);
-        return PYMTP_OK;
     });
 }
 
 static void need_tokens(int32_t n_tokens, const int32_t * token, int32_t n_vocab) {
     for (int32_t i = 0; i < n_tokens; ++i) {
-        if (token[i] < 0 || token[i] >= n_vocab) {
-            pymtp_refuse("token %d is not in the vocabulary of %d", token[i], n_vocab);
-        }
+        pymtp_refuse_if(token[i] < 0 || token[i] >= n_vocab, "token %d is not in the vocabulary of %d", token[i],
+                        n_vocab);
     }
 }
 
@@ -341,9 +321,7 @@ static void need_draft_tokens(const pymtp_session & session, int32_t n_tokens, c
 
     std::vector<bool> is_listed(n_usable, false);
     for (int32_t i = 0; i < n_tokens; ++i) {
-        if (is_listed[token[i]]) {
-            pymtp_refuse("token %d is listed twice", token[i]);
-        }
+        pymtp_refuse_if(is_listed[token[i]], "token %d is listed twice", token[i]);
         is_listed[token[i]] = true;
     }
 }
@@ -352,9 +330,7 @@ static void need_draft_tokens(const pymtp_session & session, int32_t n_tokens, c
 static std::vector<const void *> need_matrices(const pymtp_session & session, const void * const * rows) {
     pymtp_need_array(rows, session.n_heads, session.n_heads, "rows of the heads' matrices");
     for (int32_t head = 0; head < session.n_heads; ++head) {
-        if (!rows[head]) {
-            pymtp_refuse("no rows of the matrix of head %d (NULL)", head);
-        }
+        pymtp_refuse_if(!rows[head], "no rows of the matrix of head %d (NULL)", head);
     }
     return std::vector<const void *>(rows, rows + session.n_heads); // not in braces: two pointers are a list, too
 }
@@ -362,21 +338,16 @@ static std::vector<const void *> need_matrices(const pymtp_session & session, co
 // a type that the output matrices of all heads can have
 static ggml_type need_matrix_type(const pymtp_session & session, int32_t type) {
     const auto res = (ggml_type) type;
-    if (type < 0 || type >= GGML_TYPE_COUNT || !ggml_type_name(res) || ggml_blck_size(res) == 0) {
-        pymtp_refuse("%d is no ggml_type", type);
-    }
+    pymtp_refuse_if(type < 0 || type >= GGML_TYPE_COUNT || !ggml_type_name(res) || ggml_blck_size(res) == 0,
+                    "%d is no ggml_type", type);
     const bool is_float = res == GGML_TYPE_F32 || res == GGML_TYPE_F16 || res == GGML_TYPE_BF16;
-    if (!is_float && !ggml_is_quantized(res)) {
-        pymtp_refuse("an output matrix cannot be of type %s", ggml_type_name(res));
-    }
+    pymtp_refuse_if(!is_float && !ggml_is_quantized(res), "an output matrix cannot be of type %s", ggml_type_name(res));
     for (int32_t head = 0; head < session.n_heads; ++head) {
         const ggml_tensor * matrix = session.mtp->vocab.output_matrix(head);
-        if (matrix->ne[0] % ggml_blck_size(res) != 0) {
-            pymtp_refuse(
-                "an output matrix with rows of %d numbers cannot be of type %s, which has blocks of %d (q8_0, "
-                "q5_0 and q4_0: 32)",
-                (int) matrix->ne[0], ggml_type_name(res), (int) ggml_blck_size(res));
-        }
+        pymtp_refuse_if(matrix->ne[0] % ggml_blck_size(res) != 0,
+                        "an output matrix with rows of %d numbers cannot be of type %s, which has blocks of %d (q8_0, "
+                        "q5_0 and q4_0: 32)",
+                        (int) matrix->ne[0], ggml_type_name(res), (int) ggml_blck_size(res));
     }
     return res;
 }
@@ -385,12 +356,9 @@ int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, co
                                    const void * const * rows) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         const int32_t n_vocab = self.n_vocab();
-        if (n_tokens < 1 || n_tokens > n_vocab) {
-            pymtp_refuse("a draft vocabulary of %d tokens: 1 to %d are possible", n_tokens, n_vocab);
-        }
-        if (self.n_heads == 0) {
-            pymtp_refuse("the session does not draft");
-        }
+        pymtp_refuse_if(n_tokens < 1 || n_tokens > n_vocab, "a draft vocabulary of %d tokens: 1 to %d are possible",
+                        n_tokens, n_vocab);
+        pymtp_refuse_if(self.n_heads == 0, "the session does not draft");
         if (!token) {
             forget_outputs(self);
             // repacked matrices keep rows in groups
@@ -409,39 +377,32 @@ int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, co
 }
 
 int32_t pymtp_session_requantize(pymtp_session * session, int32_t type, const void * const * rows) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
-        if (self.n_heads == 0) {
-            pymtp_refuse("the session does not draft");
-        }
+    return pymtp_guard(session, [&](pymtp_session & self) {
+        pymtp_refuse_if(self.n_heads == 0, "the session does not draft");
         const ggml_type to = need_matrix_type(self, type);
-        if (!mtp_can_convert_to(to)) {
-            pymtp_refuse("an output matrix cannot be converted to %s", ggml_type_name(to));
-        }
+        pymtp_refuse_if(!mtp_can_convert_to(to), "an output matrix cannot be converted to %s", ggml_type_name(to));
         const auto of_heads = need_matrices(self, rows);
         forget_outputs(self);
         self.mtp->change_vocab().requantize(to, of_heads);
-        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_session_ban_tokens(pymtp_session * session, int32_t n_tokens, const int32_t * token) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         const int32_t n_vocab = self.n_vocab();
         pymtp_need_array(token, n_tokens, PYMTP_VOCAB_MAX, "tokens");
         need_tokens(n_tokens, token, n_vocab);
         self.mtp->vocab.ban(std::vector<llama_token>(token, token + n_tokens));
-        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_session_counters(const pymtp_session * session, pymtp_counters * counters) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         auto & res = pymtp_need(counters, "the counters");
 
         res = self.mtp->counters;
         res.t_trunk_us += self.t_trunk_us;
         res.t_head_us += self.t_head_us;
-        return PYMTP_OK;
     });
 }
 

@@ -12,9 +12,7 @@
 #include <cstring>
 #include <random>
 
-//
-// a request for a chat and what comes of it, from JSON and to JSON: pymtp-text.h has the fields
-//
+// --- a request for a chat and what comes of it, from JSON and to JSON: pymtp-text.h has the fields
 
 static bool has(const common_json & object, const char * key) {
     return object.contains(key) && !object.at(key).is_null();
@@ -173,9 +171,7 @@ static common_json chat_delta_write(const common_chat_msg_diff & delta) {
     return written;
 }
 
-//
-// templates
-//
+// --- templates
 
 struct pymtp_chat_template {
     static constexpr const char * what = "chat template";
@@ -304,9 +300,7 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
     });
 }
 
-//
-// parsers
-//
+// --- parsers
 
 int32_t pymtp_chat_parser_init(const pymtp_chat_parser * parser, pymtp_chat_parser ** chat_parser) {
     return pymtp_guard(parser, [&](pymtp_chat_parser & self) {
@@ -353,9 +347,7 @@ int32_t pymtp_chat_parser_message(const pymtp_chat_parser * chat_parser, char **
     });
 }
 
-//
-// schemas
-//
+// --- schemas
 
 int32_t pymtp_schema_to_grammar(const char * schema, char ** json) {
     return pymtp_guard([&]() -> int32_t {

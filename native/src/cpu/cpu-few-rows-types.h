@@ -2,9 +2,7 @@
 
 // Types of weights whose matrix rows follow each other. Each follows llama.cpp's vec_dot for AVX2
 // (ggml-cpu/arch/x86/quants.c).
-//
-// Blocks of 32 values are signed bytes times d. Blocks of 256, with activations in Q8_K:
-//
+// --- Blocks of 32 values are signed bytes times d. Blocks of 256, with activations in Q8_K:
 //   values(k)   64 bytes
 //   scales      16-bit integers, of 16 values each
 //   IS_SIGNED   whether values may be negative

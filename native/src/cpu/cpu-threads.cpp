@@ -18,9 +18,7 @@
 #    include <sched.h>
 #endif
 
-//
-// cores that others keep busy
-//
+// --- cores that others keep busy
 
 static constexpr int64_t MS = 1000 * 1000;
 
@@ -124,9 +122,7 @@ void mtp_wait(int n_tries) {
 #endif
 }
 
-//
-// threads that are bound
-//
+// --- threads that are bound
 
 using cores = std::array<bool, GGML_MAX_N_THREADS>;
 
@@ -187,9 +183,7 @@ void mtp_release_thread(void) {
     }
 }
 
-//
-// small nodes
-//
+// --- small nodes
 
 // values that take one thread about as long as a barrier takes two
 static constexpr int64_t N_SOLO_MAX = 1024;

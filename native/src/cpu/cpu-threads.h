@@ -54,9 +54,7 @@ void mtp_release_thread(void);
 //
 // Small nodes of a graph, of which a pass with few rows has hundreds: one thread computes them sooner than all can agree
 // that they are done. So they are left to the first thread, and the others wait after the last of several in a row.
-//
-// The results are bit for bit what the CPU backend computes with all threads.
-//
+// --- The results are bit for bit what the CPU backend computes with all threads.
 
 // Whether one thread computes the node, if the engine has marked it.
 bool mtp_is_solo(const struct ggml_tensor * node);

@@ -179,9 +179,7 @@ ggml_tensor * mtp_draft_vocab::tokens(ggml_context * ctx0, ggml_tensor * rows) c
     return ggml_reshape_1d(ctx0, ggml_get_rows(ctx0, listed_mem.get(), rows), rows->ne[0]);
 }
 
-//
-// rows of weights in another type
-//
+// --- rows of weights in another type
 
 bool mtp_can_convert_from(ggml_type type) {
     const bool is_type = type >= 0 && type < GGML_TYPE_COUNT;

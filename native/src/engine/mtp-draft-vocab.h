@@ -47,9 +47,7 @@ class mtp_draft_vocab {
     // the output matrix of a head: its own, or the trunk's
     ggml_tensor * output_matrix(int32_t head) const;
 
-    //
-    // for graphs
-    //
+    // --- for graphs
 
     // what a list of tokens keeps for graphs, until drafts are limited otherwise; nullptr: there is no list
     const void * listed_memory() const { return is_listed() ? listed_mem.get() : nullptr; }

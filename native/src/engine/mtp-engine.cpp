@@ -72,9 +72,7 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     vocab.init();
 }
 
-//
-// around a pass
-//
+// --- around a pass
 
 void mtp_engine::select_home() {
     graphs.select(graphs.home());
@@ -215,9 +213,7 @@ int32_t mtp_engine::decode(std::vector<mtp_row> rows, const uint8_t * flags, con
                                 outputs.data() });
 }
 
-//
-// drafts
-//
+// --- drafts
 
 llm_graph_result * mtp_engine::run_draft(mtp_plan_ptr plan) {
     const auto & stages = plan->stages;
@@ -369,9 +365,7 @@ void mtp_engine::adapt(std::vector<llama_adapter_lora *> added, std::vector<floa
     }
 }
 
-//
-// logits
-//
+// --- logits
 
 bool mtp_engine::is_async() const {
     return ggml_backend_dev_type(ctx.model.dev_output()) != GGML_BACKEND_DEVICE_TYPE_CPU;

@@ -36,9 +36,7 @@ struct mtp_engine {
     mtp_adapters    adapters;
     pymtp_counters  counters = {};
 
-    //
-    // called by llama_context
-    //
+    // --- called by llama_context
 
     // before the graph of a ubatch is built: picks the graph, and makes the plan of a trunk pass
     void begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
@@ -60,9 +58,7 @@ struct mtp_engine {
     // the scheduler is about to be replaced
     void drop_graphs();
 
-    //
-    // called by the graph hooks
-    //
+    // --- called by the graph hooks
 
     // counts the build, and makes the plan of a graph that llama.cpp builds to see how large its buffers must be
     void begin_build(const llm_graph_params & params);
@@ -81,9 +77,7 @@ struct mtp_engine {
     // the parameters of the pass as the graph of the heads' model needs them
     void set_head_model(llm_graph_params & params) const;
 
-    //
-    // called by the session: pymtp.h says what these do
-    //
+    // --- called by the session: pymtp.h says what these do
 
     // llama_decode. flags: of the rows; those after them, `added`, are there for the shape of the pass
     int32_t decode(std::vector<mtp_row> rows, const uint8_t * flags, const std::vector<mtp_row> & added);

@@ -12,9 +12,7 @@
 #include <string>
 #include <vector>
 
-//
-// inputs
-//
+// --- inputs
 
 // tokens and hidden rows of one stage; what is not in the graph is nullptr
 class mtp_graph_input_stage : public llm_graph_input_i {
@@ -177,9 +175,7 @@ ggml_tensor * mtp_graph_adapter_rows(llm_graph_result & res, ggml_tensor * weigh
     return res.mtp && res.part ? res.mtp->vocab.rows_like(res.get_ctx(), res.part->head, weight, factor) : factor;
 }
 
-//
-// the heads' part of a graph
-//
+// --- the heads' part of a graph
 
 class mtp_graph_builder {
   public:

@@ -47,9 +47,7 @@ uint32_t mtp_heads::n_stream() const {
     return ctx.get_cparams().kv_unified ? 1 : ctx.get_cparams().n_seq_max;
 }
 
-//
-// hidden states
-//
+// --- hidden states
 
 void mtp_heads::copy_hidden(llama_seq_id seq, llama_pos pos, int32_t n, float * hidden) const {
     ctx.synchronize();
@@ -129,9 +127,7 @@ std::vector<int64_t> mtp_heads::find_kept(const std::vector<mtp_row> & of) const
     return res;
 }
 
-//
-// what they have seen
-//
+// --- what they have seen
 
 // Chained, a head needs what the head before says of the position before.
 void mtp_heads::take(const mtp_row & row, int32_t n) {
@@ -206,9 +202,7 @@ void mtp_heads::set_input(int32_t head, llm_graph_input_i & input, const llama_u
     input.set_input(&ubatch);
 }
 
-//
-// changes of sequences
-//
+// --- changes of sequences
 
 void mtp_heads::truncate(llama_seq_id seq, llama_pos pos) {
     rows.truncate(seq, pos);

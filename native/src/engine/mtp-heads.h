@@ -53,9 +53,7 @@ class mtp_heads {
 
     uint32_t n_stream() const;
 
-    //
-    // hidden states
-    //
+    // --- hidden states
 
     // of a position; -1: that before the first
     bool has_hidden(llama_seq_id seq, llama_pos pos) const { return rows.find(seq, pos) >= 0; }
@@ -79,9 +77,7 @@ class mtp_heads {
     // [n] rows that hold those of the rows themselves, as far as there are some
     std::vector<int64_t> find_kept(const std::vector<mtp_row> & of) const;
 
-    //
-    // what they have seen
-    //
+    // --- what they have seen
 
     // the position after the last that the first n of the heads have seen
     llama_pos seen_end(llama_seq_id seq, int32_t n) const;
@@ -99,9 +95,7 @@ class mtp_heads {
     // sets an input of a head's part of a graph: its masks leave out what the head has not seen
     void set_input(int32_t head, llm_graph_input_i & input, const llama_ubatch & ubatch) const;
 
-    //
-    // changes of sequences, after llama.cpp's memory or before it
-    //
+    // --- changes of sequences, after llama.cpp's memory or before it
 
     void truncate(llama_seq_id seq, llama_pos pos);
 

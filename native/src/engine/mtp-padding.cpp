@@ -117,9 +117,7 @@ std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row
     return n_outputs + res.size() <= limits.n_most ? res : std::vector<mtp_row>();
 }
 
-//
-// the added rows of a context
-//
+// --- the added rows of a context
 
 // A pass costs a CPU as much as some more rows in another one do: a random qwen35 of 0.6 billion parameters in Q4_K_M
 // and Q8_0, 2 threads, 2 to 8 sequences with 1 to 5 rows each: 2 to 4 rows (bench/passes.py --sequences).

@@ -8,9 +8,7 @@
 #include <cmath>
 #include <stdexcept>
 
-//
-// mtp_plan
-//
+// --- mtp_plan
 
 size_t mtp_plan::first_step() const {
     const auto first = std::find_if(stages.begin(), stages.end(),
@@ -41,9 +39,7 @@ size_t mtp_plan::n_runs() const {
     return res;
 }
 
-//
-// what runs
-//
+// --- what runs
 
 // After a trunk pass the first n heads store the K/V of the trunk's rows. Chained, a head reads what the head before
 // it says of the row before, for all rows.
@@ -86,9 +82,7 @@ std::vector<mtp_run> mtp_planner::step_runs(int32_t step, int32_t n_steps) const
     return runs;
 }
 
-//
-// the trunk's passes
-//
+// --- the trunk's passes
 
 void mtp_planner::add_feed(mtp_plan & plan, const llama_ubatch & ubatch, const llama_memory_context_i * mctx, int32_t n,
                            std::vector<int32_t> rows_read) {
@@ -172,9 +166,7 @@ mtp_plan_ptr mtp_planner::largest(const llama_ubatch & ubatch, const llama_memor
     return plan;
 }
 
-//
-// drafts
-//
+// --- drafts
 
 std::vector<mtp_row> mtp_rows_with_output(const std::vector<mtp_row> & rows, bool output) {
     std::vector<mtp_row> res;

@@ -2,9 +2,7 @@
 
 // Which row of the hidden buffer holds the hidden state of which (sequence, position).
 // Pure bookkeeping: knows no tensor. The buffer's rows are
-//
-//   [ zero | spare | ubatch: n_ubatch | sequence 0: kept trunk rows, kept head rows | sequence 1: ... ]
-//
+// ---   [ zero | spare | ubatch: n_ubatch | sequence 0: kept trunk rows, kept head rows | sequence 1: ... ]
 // Row `zero` stays all zeros: the hidden state before position 0. Nobody reads `spare`: rows of a head's pass
 // whose output is not wanted go there. Prompt rows only have to live until their own ubatch went through the
 // heads, so they share the ubatch region; the last one of each sequence and verify rows are kept with their

@@ -67,9 +67,7 @@ ggml_tensor * index_pools::build_picked(ggml_context * ctx0, ggml_tensor * score
     return ggml_reshape_4d(ctx0, picked, picked->ne[0], n_rows, 1, n_stream);
 }
 
-//
-// what is in the cache
-//
+// --- what is in the cache
 
 const llama_kv_cache & index_pools::cache() const {
     return mctx->get_cache();

@@ -52,17 +52,14 @@ struct pymtp_media {
     mtmd::input_chunks_ptr        chunks;
 
     const mtmd_input_chunk & chunk(int32_t i) const {
-        if (i < 0 || i >= (int32_t) mtmd_input_chunks_size(chunks.get())) {
-            pymtp_refuse("chunk %d of %zu", i, mtmd_input_chunks_size(chunks.get()));
-        }
+        pymtp_refuse_if(i < 0 || i >= (int32_t) mtmd_input_chunks_size(chunks.get()), "chunk %d of %zu", i,
+                        mtmd_input_chunks_size(chunks.get()));
         return *mtmd_input_chunks_get(chunks.get(), i);
     }
 
     const mtmd_input_chunk & image(int32_t i) const {
         const auto & res = chunk(i);
-        if (mtmd_input_chunk_get_type(&res) != MTMD_INPUT_CHUNK_TYPE_IMAGE) {
-            pymtp_refuse("chunk %d is no image", i);
-        }
+        pymtp_refuse_if(mtmd_input_chunk_get_type(&res) != MTMD_INPUT_CHUNK_TYPE_IMAGE, "chunk %d is no image", i);
         return res;
     }
 };
@@ -107,15 +104,11 @@ static void follow_log() {
 
 // what the engine can decode
 static void check_projector(const llama_model & model, const mtmd_context & ctx) {
-    if (!mtmd_support_vision(&ctx)) {
-        pymtp_refuse("it is for sound, not for images");
-    }
-    if (mtmd_decode_use_non_causal(&ctx, nullptr)) {
-        pymtp_refuse("its model attends to rows of an image in both directions, which is not supported yet");
-    }
-    if (mtmd_decode_use_mrope(&ctx) != (model.hparams.n_pos_per_embd() == 4)) {
-        pymtp_refuse("its model counts positions in a way that is not supported yet");
-    }
+    pymtp_refuse_if(!mtmd_support_vision(&ctx), "it is for sound, not for images");
+    pymtp_refuse_if(mtmd_decode_use_non_causal(&ctx, nullptr),
+                    "its model attends to rows of an image in both directions, which is not supported yet");
+    pymtp_refuse_if(mtmd_decode_use_mrope(&ctx) != (model.hparams.n_pos_per_embd() == 4),
+                    "its model counts positions in a way that is not supported yet");
     const bool is_glm = model.arch == LLM_ARCH_GLM4 || model.arch == LLM_ARCH_GLM4_MOE;
     if (is_glm && !model.hparams.use_mrope()) { // llama.cpp ends the process at the first image
         pymtp_refuse("the model's file does not say how positions of images are counted (M-RoPE): convert it again");
@@ -165,26 +158,21 @@ static mtmd::bitmap_ptr read_image(const uint8_t * data, size_t size) {
     int height;
     int n_channels;
     // the header first: what it promises decides how much memory is taken
-    if (!stbi_info_from_memory(data, (int) size, &width, &height, &n_channels)) {
-        pymtp_refuse("it is no JPEG, PNG, BMP or GIF that can be read");
-    }
-    if (width < 1 || height < 1 || (int64_t) width * height > PYMTP_IMAGE_PIXELS_MAX) {
-        pymtp_refuse("it has %d x %d pixels, at most %d are possible", width, height, +PYMTP_IMAGE_PIXELS_MAX);
-    }
+    pymtp_refuse_if(!stbi_info_from_memory(data, (int) size, &width, &height, &n_channels),
+                    "it is no JPEG, PNG, BMP or GIF that can be read");
+    pymtp_refuse_if(width < 1 || height < 1 || (int64_t) width * height > PYMTP_IMAGE_PIXELS_MAX,
+                    "it has %d x %d pixels, at most %d are possible", width, height, +PYMTP_IMAGE_PIXELS_MAX);
     const std::unique_ptr<uint8_t, void (*)(void *)> rgb(
         stbi_load_from_memory(data, (int) size, &width, &height, &n_channels, 3), stbi_image_free);
-    if (!rgb) {
-        pymtp_refuse("it is damaged");
-    }
+    pymtp_refuse_if(!rgb, "it is damaged");
     return mtmd::bitmap_ptr(mtmd_bitmap_init(width, height, rgb.get()));
 }
 
 int32_t pymtp_image_load(const uint8_t * data, size_t size, pymtp_image ** image) {
     return pymtp_guard([&]() -> int32_t {
         pymtp_need(image, "the image") = nullptr;
-        if (size > PYMTP_IMAGE_BYTES_MAX) {
-            pymtp_refuse("it has %zu bytes, at most %d are possible", size, +PYMTP_IMAGE_BYTES_MAX);
-        }
+        pymtp_refuse_if(size > PYMTP_IMAGE_BYTES_MAX, "it has %zu bytes, at most %d are possible", size,
+                        +PYMTP_IMAGE_BYTES_MAX);
         pymtp_need_array(data, size, PYMTP_IMAGE_BYTES_MAX, "bytes");
 
         auto res    = std::make_unique<pymtp_image>();
@@ -194,10 +182,9 @@ int32_t pymtp_image_load(const uint8_t * data, size_t size, pymtp_image ** image
 }
 
 int32_t pymtp_image_size(const pymtp_image * image, int32_t * width, int32_t * height) {
-    return pymtp_guard(image, [&](pymtp_image & self) -> int32_t {
+    return pymtp_guard(image, [&](pymtp_image & self) {
         pymtp_need(width, "the width")   = mtmd_bitmap_get_nx(self.bitmap.get());
         pymtp_need(height, "the height") = mtmd_bitmap_get_ny(self.bitmap.get());
-        return PYMTP_OK;
     });
 }
 
@@ -215,9 +202,7 @@ int32_t pymtp_media_init(pymtp_projector * projector, int32_t n_parts, const cha
         std::vector<const mtmd_input_part *>                  pointers;
         for (int32_t i = 0; i < n_parts; ++i) {
             if (text[i]) {
-                if (length[i] < 0) {
-                    pymtp_refuse("text %d has a length of %d", i, length[i]);
-                }
+                pymtp_refuse_if(length[i] < 0, "text %d has a length of %d", i, length[i]);
                 texts[i] = { text[i], (size_t) length[i], false, true };
                 parts[i] = { &texts[i], nullptr };
             } else {
@@ -249,26 +234,22 @@ int32_t pymtp_media_init(pymtp_projector * projector, int32_t n_parts, const cha
 }
 
 int32_t pymtp_media_chunk(const pymtp_media * media, int32_t i, struct pymtp_media_chunk * chunk) {
-    return pymtp_guard(media, [&](pymtp_media & self) -> int32_t {
+    return pymtp_guard(media, [&](pymtp_media & self) {
         auto &       res   = pymtp_need(chunk, "the chunk");
         const auto & found = self.chunk(i);
         const char * id    = mtmd_input_chunk_get_id(&found);
 
         res = { (int32_t) mtmd_input_chunk_get_n_tokens(&found), mtmd_input_chunk_get_n_pos(&found),
                 id ? atoi(id) : -1 };
-        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_media_tokens(const pymtp_media * media, int32_t i, int32_t n_rows, int32_t * token) {
-    return pymtp_guard(media, [&](pymtp_media & self) -> int32_t {
+    return pymtp_guard(media, [&](pymtp_media & self) {
         size_t              n;
         const llama_token * tokens = mtmd_input_chunk_get_tokens_text(&self.chunk(i), &n);
-        if (!tokens || (int64_t) n != n_rows) {
-            pymtp_refuse("chunk %d is not a text of %d tokens", i, n_rows);
-        }
+        pymtp_refuse_if(!tokens || (int64_t) n != n_rows, "chunk %d is not a text of %d tokens", i, n_rows);
         std::copy_n(tokens, n, &pymtp_need(token, "the tokens"));
-        return PYMTP_OK;
     });
 }
 
@@ -283,15 +264,13 @@ static const float * encode(pymtp_media & media, const mtmd_input_chunk & image)
 }
 
 int32_t pymtp_media_encode(const pymtp_media * media, int32_t i, int32_t n_rows, int32_t n_embd, float * embd) {
-    return pymtp_guard(media, [&](pymtp_media & self) -> int32_t {
+    return pymtp_guard(media, [&](pymtp_media & self) {
         const auto & image = self.image(i);
-        if (n_rows != (int32_t) mtmd_input_chunk_get_n_tokens(&image) || n_embd < 1) {
-            pymtp_refuse("chunk %d has %zu rows, not %d", i, mtmd_input_chunk_get_n_tokens(&image), n_rows);
-        }
+        pymtp_refuse_if(n_rows != (int32_t) mtmd_input_chunk_get_n_tokens(&image) || n_embd < 1,
+                        "chunk %d has %zu rows, not %d", i, mtmd_input_chunk_get_n_tokens(&image), n_rows);
         pymtp_need(embd, "the rows");
         const std::lock_guard<std::recursive_mutex> lock(encoding());
         std::copy_n(encode(self, image), (size_t) n_rows * n_embd, embd);
-        return PYMTP_OK;
     });
 }
 
@@ -324,13 +303,10 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
         const auto &  image  = held->image(i);
         const int32_t n_rows = mtmd_input_chunk_get_n_tokens(&image);
         const int32_t n_pos  = mtmd_input_chunk_get_n_pos(&image);
-        if (n_heads < 0 || n_heads > self.n_heads) {
-            pymtp_refuse("an image for %d heads of %d", n_heads, self.n_heads);
-        }
+        pymtp_refuse_if(n_heads < 0 || n_heads > self.n_heads, "an image for %d heads of %d", n_heads, self.n_heads);
         self.padder->drop(seq);
-        if (pos != self.padder->end(seq)) {
-            pymtp_refuse("an image at position %d of sequence %d, but %d is next", pos, seq, self.padder->end(seq));
-        }
+        pymtp_refuse_if(pos != self.padder->end(seq), "an image at position %d of sequence %d, but %d is next", pos,
+                        seq, self.padder->end(seq));
         const auto full = [&] {
             return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for an image of %d rows",
                               llama_n_ctx(self.ctx), n_rows);

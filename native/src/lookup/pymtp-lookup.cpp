@@ -218,48 +218,36 @@ struct pymtp_lookup {
     }
 };
 
-//
-// the C interface
-//
+// --- the C interface
 
 int32_t pymtp_lookup_init(int32_t n_max, int32_t n_min, pymtp_lookup ** lookup) {
     return pymtp_guard([&]() -> int32_t {
         pymtp_need(lookup, "the index") = nullptr;
-        if (n_max < 1 || n_max > PYMTP_LOOKUP_TOKENS_MAX) {
-            pymtp_refuse("a lookup index of %d tokens: 1 to %d are possible", n_max, PYMTP_LOOKUP_TOKENS_MAX);
-        }
-        if (n_min < 1 || n_min > PYMTP_LOOKUP_MIN_MAX) {
-            pymtp_refuse("matches of at least %d tokens: 1 to %d are possible", n_min, PYMTP_LOOKUP_MIN_MAX);
-        }
+        pymtp_refuse_if(n_max < 1 || n_max > PYMTP_LOOKUP_TOKENS_MAX,
+                        "a lookup index of %d tokens: 1 to %d are possible", n_max, PYMTP_LOOKUP_TOKENS_MAX);
+        pymtp_refuse_if(n_min < 1 || n_min > PYMTP_LOOKUP_MIN_MAX,
+                        "matches of at least %d tokens: 1 to %d are possible", n_min, PYMTP_LOOKUP_MIN_MAX);
         return pymtp_give(lookup, std::make_unique<pymtp_lookup>(n_max, n_min));
     });
 }
 
 int32_t pymtp_lookup_append(pymtp_lookup * lookup, int32_t n, const int32_t * token) {
-    return pymtp_guard(lookup, [&](pymtp_lookup & self) -> int32_t {
+    return pymtp_guard(lookup, [&](pymtp_lookup & self) {
         pymtp_need_array(token, n, PYMTP_LOOKUP_TOKENS_MAX, "tokens for a lookup index");
         for (int32_t i = 0; i < n; ++i) {
-            if (token[i] < 0 || token[i] >= PYMTP_VOCAB_MAX) {
-                pymtp_refuse("token %d for a lookup index: 0 to %d are possible", token[i], PYMTP_VOCAB_MAX - 1);
-            }
+            pymtp_refuse_if(token[i] < 0 || token[i] >= PYMTP_VOCAB_MAX,
+                            "token %d for a lookup index: 0 to %d are possible", token[i], PYMTP_VOCAB_MAX - 1);
         }
         self.append(n, token);
-        return PYMTP_OK;
     });
 }
 
 int32_t pymtp_lookup_end(pymtp_lookup * lookup) {
-    return pymtp_guard(lookup, [&](pymtp_lookup & self) -> int32_t {
-        self.end_history();
-        return PYMTP_OK;
-    });
+    return pymtp_guard(lookup, [&](pymtp_lookup & self) { self.end_history(); });
 }
 
 int32_t pymtp_lookup_clear(pymtp_lookup * lookup) {
-    return pymtp_guard(lookup, [&](pymtp_lookup & self) -> int32_t {
-        self.clear();
-        return PYMTP_OK;
-    });
+    return pymtp_guard(lookup, [&](pymtp_lookup & self) { self.clear(); });
 }
 
 int32_t pymtp_lookup_find(const pymtp_lookup * lookup, int32_t n, const int32_t * token, int32_t n_draft,

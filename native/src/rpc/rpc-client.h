@@ -73,9 +73,7 @@ static mtp_rpc_device mtp_rpc_ask_device(const char * endpoint, uint32_t device)
     return res;
 }
 
-//
-// what libllama finds by ggml_backend_reg_get_proc_address
-//
+// --- what libllama finds by ggml_backend_reg_get_proc_address
 
 static std::shared_ptr<void> mtp_rpc_open(const char * endpoint) {
     return get_dispatcher(endpoint);

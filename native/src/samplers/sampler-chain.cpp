@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-//
-// arrays of candidates
-//
+// --- arrays of candidates
 
 static bool is_higher(const llama_token_data & a, const llama_token_data & b) {
     return a.logit > b.logit;
@@ -66,9 +64,7 @@ size_t sampler_draw(const llama_token_data_array & array, std::mt19937 & rng) {
     return array.size - 1;
 }
 
-//
-// building a chain
-//
+// --- building a chain
 
 static bool is_before(const llama_logit_bias & a, const llama_logit_bias & b) {
     return a.token < b.token;
@@ -193,9 +189,7 @@ void sampler_chain::find_cut() {
     i_cut = stages.size();
 }
 
-//
-// applying it
-//
+// --- applying it
 
 // of a chain that keeps what is above a threshold: most texts have fewer
 static constexpr int32_t N_ABOVE = 128;
@@ -326,9 +320,7 @@ void sampler_chain::accept(llama_token token) {
     }
 }
 
-//
-// the stages that are our own
-//
+// --- the stages that are our own
 
 llama_token_data * sampler_chain::find(llama_token token) {
     // a whole row is in the order of its ids

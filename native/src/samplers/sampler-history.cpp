@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-//
-// sampler_breakers
-//
+// --- sampler_breakers
 
 static std::string token_text(const llama_vocab * vocab, llama_token token) {
     std::string text(64, '\0');
@@ -78,9 +76,7 @@ int32_t sampler_breakers::match(const std::vector<llama_token> & tokens, int32_t
     return -1;
 }
 
-//
-// sampler_history
-//
+// --- sampler_history
 
 sampler_history::sampler_history(const params & params, const sampler_breakers * breakers) :
     p(params), breakers(breakers), counts(params.n_vocab, 0), found_at(params.n_repeated != 0 ? params.n_vocab : 0, 0) {

@@ -27,9 +27,7 @@ pymtp_sampler::pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const p
     n_vocab(n_vocab), vocab(vocab), chain(n_vocab, vocab, params), breakers(std::move(breakers)),
     history(history_params(n_vocab, params), this->breakers.get()), rng(params.seed), xtc_rng(params.seed) {}
 
-//
-// the text
-//
+// --- the text
 
 bool pymtp_sampler::constrain(const char * gbnf) {
     const bool is_parsed = rules.constrain(vocab, gbnf);
@@ -80,9 +78,7 @@ void pymtp_sampler::forget() {
     rules_ahead = {};
 }
 
-//
-// rows
-//
+// --- rows
 
 // for a row of the target after the tentative tokens
 std::mt19937 & pymtp_sampler::xtc_rng_of_row() {
