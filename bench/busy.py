@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+from provenance import machine, model_text
 from pymtp import Model, version_text
-from pymtp.benchmark.provenance import machine, model_text
 from pymtp.engine.cores import n_cores
 
 Speeds = dict[int, list[float]]

@@ -28,9 +28,9 @@ from programs.prompts import read_prompts
 from programs.report import SHORT, plot, report, write_csv
 from programs.summary import by_category, raw_rows, summarize
 from programs.turns import ask_in_turn
+from provenance import machine, model_text
 from pymtp import ContextParams, version_text
 from pymtp.benchmark.prompts import Prompt, open_vocabulary
-from pymtp.benchmark.provenance import machine, model_text
 from pymtp.benchmark.tables import markdown
 from pymtp.engine.context import native_params
 

@@ -22,8 +22,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from provenance import machine, model_text
 from pymtp import GenerationParams, Model, RemoteError, SamplingParams, version_text
-from pymtp.benchmark.provenance import machine, model_text
 from pymtp.loading.rpc import rpc_counters
 
 PORT, RELAY_PORT = 50052, 50053

@@ -20,8 +20,8 @@ from typing import Any
 from paired.compare import compare_prompts, compare_rounds
 from paired.report import report
 from paired.subject import Options, Subject
+from provenance import gpus_in, machine, model_text
 from pymtp import ContextParams, version_text
-from pymtp.benchmark.provenance import gpus_in, machine, model_text
 from pymtp.engine.context import native_params
 from random_models.tiny import write_tiny
 

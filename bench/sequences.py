@@ -28,10 +28,10 @@ from typing import Any
 from programs.case import LLAMA_CPP_DEFAULTS, Case
 from programs.http_server import LlamaServer
 from programs.prompts import read_prompts
+from provenance import machine, model_text
 from pymtp import ContextParams, GenerationParams, Model, SamplingParams, version_text
 from pymtp.acceptance.forced import Forced
 from pymtp.benchmark.prompts import Prompt, open_vocabulary
-from pymtp.benchmark.provenance import machine, model_text
 from pymtp.benchmark.spread import Ratio
 from pymtp.engine.context import native_params
 

@@ -31,9 +31,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
+from provenance import machine, model_text
 from pymtp import version_text
 from pymtp.benchmark.prompts import BUILT_IN
-from pymtp.benchmark.provenance import machine, model_text
 from pymtp.embedded import model_path
 from pymtp.engine.cores import n_cores
 

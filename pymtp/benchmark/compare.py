@@ -3,8 +3,6 @@
 Knows the fields of rows; nothing about how they were measured.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Owns the order in which arms take turns. Knows no loaded model, and no clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -83,7 +81,7 @@ class Arm:
     """Accept each draft with this probability, whatever the target's logits; None: acceptance is not forced."""
 
     @property
-    def plain(self) -> Arm:
+    def plain(self) -> "Arm":
         """The arm that it is compared with."""
         return Arm(0, self.temperature)
 

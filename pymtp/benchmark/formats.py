@@ -3,8 +3,6 @@
 Owns the layouts. The formats for programs carry every field of a row under its name.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -41,10 +39,6 @@ def _json(rows: Sequence[Row]) -> str:
     return json.dumps([asdict(row) for row in rows], ensure_ascii=False, indent=2) + "\n"
 
 
-def _jsonl(rows: Sequence[Row]) -> str:
-    return "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
-
-
 def _sql(rows: Sequence[Row]) -> str:
     columns = ",\n".join(f"  {field.name} {_sql_type(str(field.type))}" for field in fields(Row))
     lines = [f"CREATE TABLE IF NOT EXISTS {TABLE} (\n{columns}\n);"]
@@ -79,6 +73,6 @@ _WRITERS: dict[str, Callable[[Sequence[Row]], str]] = {
     "none": lambda rows: "",
     "csv": _csv,
     "json": _json,
-    "jsonl": _jsonl,
+    "jsonl": lambda rows: "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows),
     "sql": _sql,
 }

@@ -3,8 +3,6 @@
 Owns the format: JSON lines, the first of which says what was measured. Knows nothing about measuring.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

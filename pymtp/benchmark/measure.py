@@ -3,8 +3,6 @@
 Owns the models while they are measured. Knows nothing about statistics or how they are shown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -109,7 +107,8 @@ def _measure_variant(
     for path, scale in variant.placement.adapters:
         results.note(f"{variant.path.name}: LoRA adapter {path}, scale {scale:g}")
     n_threads = native_params(variant.context, 0, 1).n_threads
-    subject = Subject(info, sha256(variant.path), n_threads, n_ctx, _now())
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    subject = Subject(info, sha256(variant.path), n_threads, n_ctx, now)
     results.subjects[variant] = subject
     # one after the other: with little memory, two would not fit
     for mode in ("none", "mtp") if drafts else ("none",):
@@ -176,7 +175,8 @@ class _Stage:
                 results.samples += known
                 for arm in arms[len(known) :]:
                     text = " ".join(filter(None, (work.test.name, work.prompts[trial.prompt].category)))
-                    text = f"{text}, {_arm_text(arm)}, {trial.repetition + 1} of {n_repeat}"
+                    how = f"K = {arm.draft_max}" if arm.draft_max else "plain"
+                    text = f"{text}, {how}, {trial.repetition + 1} of {n_repeat}"
                     on_step(Step(text, n_done, n_all))
                     sample = self._sample(work, arm, trial)
                     if self.journal:
@@ -246,14 +246,6 @@ def _with_answer(params: GenerationParams, answer: list[int]) -> GenerationParam
     if not answer:
         return params
     return replace(params, max_tokens=min(params.max_tokens, len(answer)), forced=Scripted(answer))
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _arm_text(arm: Arm) -> str:
-    return f"K = {arm.draft_max}" if arm.draft_max else "plain"
 
 
 def _prepare(variant: Variant, experiment: Experiment, texts: Sequence[Text]) -> list[_Work]:

@@ -1,7 +1,5 @@
 """Plots speed-up and acceptance rate by K and kind of text. The only module that needs matplotlib."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Callable, Sequence

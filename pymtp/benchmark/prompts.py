@@ -3,8 +3,6 @@
 Owns the texts and cuts them to length. Loads the vocabulary of a model, not its weights.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

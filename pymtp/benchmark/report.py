@@ -3,8 +3,6 @@
 Knows the fields of a row; nothing about how they were measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

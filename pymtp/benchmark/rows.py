@@ -155,7 +155,8 @@ def _row(
     stats = reduce(add, (sample.stats for sample in pairs.values()), Stats())
     speed = Mean.of([tok_s(sample) for sample in pairs.values()])
     ratios = [tok_s(sample) / tok_s(plain[trial]) for trial, sample in pairs.items() if trial in plain]
-    costs = [1 - _prompt_ratio(sample, without[trial]) for trial, sample in pairs.items() if trial in without]
+    in_both = [(sample.stats, without[trial].stats) for trial, sample in pairs.items() if trial in without]
+    costs = [1 - (ours.prompt_tok_s or 0.0) / (plain.prompt_tok_s or 1.0) for ours, plain in in_both]
     per_round_ms = 1000 / stats.rounds if stats.rounds else None
     times: dict[str, Any] = {
         f"{part}_ms": per_round_ms and per_round_ms * getattr(stats, f"{part}_s")
@@ -219,7 +220,3 @@ def tok_s(sample: Sample) -> float:
     tokens = (stats.prompt_tokens if test.n_prompt else 0) + (stats.round_tokens if test.n_gen else 0)
     seconds = (stats.prompt_s if test.n_prompt else 0.0) + (stats.generation_s if test.n_gen else 0.0)
     return tokens / seconds if seconds > 0 else 0.0
-
-
-def _prompt_ratio(sample: Sample, without: Sample) -> float:
-    return (sample.stats.prompt_tok_s or 0.0) / (without.stats.prompt_tok_s or 1.0)

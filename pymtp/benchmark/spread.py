@@ -3,8 +3,6 @@
 Knows numbers only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import comb
 from statistics import fmean, median, stdev
@@ -20,7 +18,7 @@ class Spread(NamedTuple):
     iqr: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> "Spread":
         """From `values`, at least one."""
         low, middle, high = np.percentile(values, (25, 50, 75))
         return cls(float(middle), float(high - low))
@@ -33,7 +31,7 @@ class Mean(NamedTuple):
     stddev: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Mean:
+    def of(cls, values: Sequence[float]) -> "Mean":
         """From `values`, at least one; a single one has a deviation of 0."""
         return cls(fmean(values), stdev(values) if len(values) > 1 else 0.0)
 
@@ -46,7 +44,7 @@ class Ratio(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, ratios: Sequence[float]) -> Ratio:
+    def of(cls, ratios: Sequence[float]) -> "Ratio":
         """From `ratios`, at least one. See median_interval."""
         return cls(median(ratios), *median_interval(ratios))
 

@@ -3,8 +3,6 @@
 Owns which values it has. It is written to a file; nothing is sent.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Knows columns and formats; nothing about where the rows come from.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
