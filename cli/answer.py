@@ -3,8 +3,6 @@
 Owns taking it apart, and what `pymtp run` writes of it; llama.cpp's parsers find the thinking.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TextIO
@@ -41,7 +39,7 @@ class Part(NamedTuple):
             yield text, DRAFTED if was_drafted else ""
 
 
-def parts_of(answer: Generation | Answer, interrupt: Interrupt, *, with_drafts: bool = False) -> Iterator[Part]:
+def parts_of(answer: "Generation | Answer", interrupt: "Interrupt", *, with_drafts: bool = False) -> Iterator[Part]:
     """The parts of an answer as they arrive, until its end or the first Ctrl-C; then it is closed.
 
     `with_drafts`: they say what was drafted.
@@ -59,7 +57,7 @@ def parts_of(answer: Generation | Answer, interrupt: Interrupt, *, with_drafts: 
         n_before = begin + len(text)
         return Part(text, is_thinking, answer.parts(begin, n_before))
 
-    def parts(deltas: Iterable[ChatDelta]) -> Iterator[Part]:
+    def parts(deltas: "Iterable[ChatDelta]") -> Iterator[Part]:
         for delta in deltas:
             if text := delta.reasoning or delta.content:
                 yield part(text, is_thinking=bool(delta.reasoning))
@@ -94,7 +92,6 @@ class Writer:
             self._output.write(_styled(part, sys.stdout))
 
     def end_thinking(self) -> None:
-        """End its line."""
         if self._last != "\n":
             print_stderr("")
             self._last = "\n"

@@ -7,8 +7,6 @@
 141  the reader of stdout closed it (what SIGPIPE makes of other programs)
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback
@@ -172,7 +170,8 @@ def _report(error: Exception) -> int:
     if isinstance(error, typer.Abort):
         return 130
     if isinstance(error, _UsageError):
-        return _print_error(f"{_usage_text(error)} (see {_command_path(error)} --help)", 2)
+        command = error.ctx.command_path if error.ctx else "pymtp"  # type: ignore[attr-defined]
+        return _print_error(f"{_usage_text(error)} (see {command} --help)", 2)
     if isinstance(error, (CommandError, PymtpError)):
         return _print_error(str(error), 1)
     is_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == ENOMEM)
@@ -200,10 +199,6 @@ def _variable(ctx: Any, param: Any) -> str:
     source = ctx and ctx.get_parameter_source(param.name)
     named = [name for name in param.envvar or () if name in os.environ]
     return f" ({named[0]})" if named and source and source.name == "ENVIRONMENT" else ""
-
-
-def _command_path(error: Any) -> str:
-    return error.ctx.command_path if error.ctx else "pymtp"
 
 
 def _show_help(ctx: Any, option: object, wanted: bool) -> None:

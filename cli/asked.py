@@ -3,8 +3,6 @@
 Defaults of sampling are the model's own or pymtp's, ranges pymtp's.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping
@@ -92,7 +90,7 @@ class Asked:
     others: Mapping[str, Any]
     """Fields of pymtp.GenerationParams."""
 
-    def params(self, recommended: Mapping[str, object] | None = None) -> GenerationParams:
+    def params(self, recommended: Mapping[str, object] | None = None) -> "GenerationParams":
         """The parameters of a model. `recommended`: the sampling that its GGUF recommends, see GgufInfo.
 
         Raises InvalidParameter.
@@ -198,7 +196,7 @@ class ChatFlags(NamedTuple):
     reasoning: Literal["on", "off", "auto"]
     reasoning_budget: int
 
-    def params(self) -> ChatParams:
+    def params(self) -> "ChatParams":
         """The parameters of a chat."""
         from pymtp import ChatParams
 

@@ -3,8 +3,6 @@
 Requests and answers are those of a server, without one.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import typer

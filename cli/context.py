@@ -4,8 +4,6 @@ Owns what flags of a model may say together, and the order: what can fail cheapl
 and its header is read before it is loaded.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,8 +28,8 @@ class Found(NamedTuple):
 
     path: str | None
     """None: the embedded one."""
-    info: GgufInfo
-    params: GenerationParams
+    info: "GgufInfo"
+    params: "GenerationParams"
     options: dict[str, Any]
     """Keywords for Model."""
     asked: Asked
@@ -63,7 +61,7 @@ def look_at(path: str | None, options: dict[str, Any], asked: Asked) -> Found:
     return Found(path, info, asked.params(info.sampling), options, asked)
 
 
-def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_in: Path | None = None) -> str | None:
+def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_in: "Path | None" = None) -> str | None:
     """The path of the model that the command line names, downloaded if need be; None: the embedded model.
 
     `headers_in`: see pymtp.hub.resolve.
@@ -84,7 +82,7 @@ def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_
     return str(resolve(hf_repo, offline=offline, headers_in=headers_in))
 
 
-def load(found: Found, **more: Any) -> Model:
+def load(found: Found, **more: Any) -> "Model":
     """Load a model, with progress, and note on stderr what people may not expect. Raises what Model raises."""
     import pymtp
 
@@ -112,7 +110,7 @@ def warn_beyond_training(n_ctx: int | None, n_ctx_train: int, what: str = "a con
         )
 
 
-def note_room(model: Model) -> None:
+def note_room(model: "Model") -> None:
     """Print a line on stderr if not all of a model has room on the devices."""
     if model.room_note:
         print_stderr(f"pymtp: {model.room_note} (pymtp inspect shows what goes where)")

@@ -1,7 +1,5 @@
 """`pymtp doctor`: what a report of a problem has to say of a machine, and whether pymtp computes rightly on it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

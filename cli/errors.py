@@ -3,8 +3,6 @@
 app.py turns them into exit codes; nothing else catches them.
 """
 
-from __future__ import annotations
-
 import typer
 
 DEBUG = "pymtp.debug"

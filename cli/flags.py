@@ -3,8 +3,6 @@
 Owns the way from a table to typer; knows no single flag.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, Signature

@@ -3,8 +3,6 @@
 Owns the format of the values. The text is not valid output then, and the command warns about it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -19,7 +17,7 @@ VARIABLE = "PYMTP_FORCED_ACCEPTANCE"
 """count=N, rates=P,P,... or length=L: for runs whose flags cannot be changed."""
 
 
-def forced_by_flags(own: Values, seed: int | None = None) -> Forced | None:
+def forced_by_flags(own: Values, seed: int | None = None) -> "Forced | None":
     """`forced_acceptance` by the flags of a command."""
     from pymtp import DraftParams
     from pymtp.drafting.choice import longest_draft
@@ -30,7 +28,7 @@ def forced_by_flags(own: Values, seed: int | None = None) -> Forced | None:
 
 def forced_acceptance(
     rates: str | None, length: float | None, n_draft: int, seed: int | None, environ: Mapping[str, str] = os.environ
-) -> Forced | None:
+) -> "Forced | None":
     """What the flags ask for, else the environment; None if nothing is forced. `n_draft`: drafts of a round.
 
     Raises InvalidParameter for an invalid flag. An invalid variable is ignored with a warning.
@@ -55,7 +53,7 @@ def forced_acceptance(
         return None
 
 
-def _read(kind: str, text: str, n_draft: int, seed: int | None, name: str) -> Forced:
+def _read(kind: str, text: str, n_draft: int, seed: int | None, name: str) -> "Forced":
     import numpy as np
 
     from pymtp import InvalidParameter

@@ -3,8 +3,6 @@
 Owns what its commands print.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -145,7 +143,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
 """Functions and examples, by name."""
 
 
-def _types(own: Values) -> HeadTypes:
+def _types(own: Values) -> "HeadTypes":
     from pymtp.heads import HeadTypes
 
     return HeadTypes(own.type, own.output_type, own.experts_type, tuple(own.tensor_type))
@@ -157,11 +155,11 @@ def _write(run: Callable[[Any], Path]) -> None:
     print_stderr(f"pymtp: wrote {path}, {size_text(path.stat().st_size)}")
 
 
-def _as_json(found: HeadList) -> str:
+def _as_json(found: "HeadList") -> str:
     return json.dumps({**asdict(found), "path": str(found.path)}, ensure_ascii=False)
 
 
-def _as_text(found: HeadList) -> str:
+def _as_text(found: "HeadList") -> str:
     blocks = [f"{found.path}, {printable(found.architecture)}"]
     for head in found.heads:
         width = max(len(tensor.name) for tensor in head.tensors)
@@ -174,7 +172,7 @@ def _as_text(found: HeadList) -> str:
     return "\n\n".join(blocks)
 
 
-def _head(head: ListedHead, trunk_bytes: int | None) -> str:
+def _head(head: "ListedHead", trunk_bytes: int | None) -> str:
     share = f", {head.pass_bytes / trunk_bytes:.0%} of a trunk pass" if trunk_bytes else ""
     output = "" if head.lm_head == "own" else " with the trunk's output matrix"
     reads = f"{size_text(head.pass_bytes)}{output}{share}"

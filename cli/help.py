@@ -3,8 +3,6 @@
 docs/cli.md is generated from them. The groups are those of table.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

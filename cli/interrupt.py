@@ -4,8 +4,6 @@ statistics; a closed terminal, or `kill`, while a file is written leaves none of
 Owns the handlers of signals while they are active.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Iterator
@@ -30,7 +28,7 @@ class Interrupt:
         """Call this when `requested` is checked often from now on."""
         self._deferred = True
 
-    def __enter__(self) -> Interrupt:
+    def __enter__(self) -> "Interrupt":
         if self._previous is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._handle)
         return self

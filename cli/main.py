@@ -3,8 +3,6 @@
 Owns Ctrl-C before the command itself runs. Knows nothing about commands: they are in app.py.
 """
 
-from __future__ import annotations
-
 import sys
 
 

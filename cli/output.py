@@ -3,8 +3,6 @@
 Owns writing to both. Knows nothing about what is written.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress
@@ -63,7 +61,7 @@ def _discard_stdout() -> None:
     os.close(null)
 
 
-def device_text(device: Device) -> str:
+def device_text(device: "Device") -> str:
     """A device, as --list-devices and doctor show it."""
     memory = f"{device.total_bytes >> 20} MiB, {device.free_bytes >> 20} MiB free"
     return f"{device.name}: {device.description} ({device.kind}, {memory})"

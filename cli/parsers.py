@@ -3,8 +3,6 @@
 Our own, because the messages of typer's change from release to release. Knows no single flag.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import os

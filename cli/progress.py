@@ -3,8 +3,6 @@
 Owns the drawing. Knows how much is done of how much; nothing about what it is.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Owns the reading and its errors. Knows nothing about models or chat templates.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

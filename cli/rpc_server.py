@@ -1,7 +1,5 @@
 """`pymtp rpc-server`: lends this machine's devices to pymtp on another one."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -3,8 +3,6 @@
 Owns the order of steps: what can fail cheaply fails before the model is loaded.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from itertools import chain
@@ -95,7 +93,7 @@ def _check(own: Values, chat_flags: ChatFlags) -> None:
         raise typer.BadParameter("--raw applies no chat template: leave it out, or the template's flags")
 
 
-def _messages(text: str, images: Sequence[Image], system: str | None) -> list[dict[str, Any]]:
+def _messages(text: str, images: "Sequence[Image]", system: str | None) -> list[dict[str, Any]]:
     """The messages of a chat. An image is in the place of its marker, or before the text."""
     from pymtp import IMAGE_MARKER
 
@@ -114,14 +112,14 @@ def _messages(text: str, images: Sequence[Image], system: str | None) -> list[di
     return [*before, {"role": "user", "content": content}]
 
 
-def _with_markers(text: str, images: Sequence[Image]) -> str:
+def _with_markers(text: str, images: "Sequence[Image]") -> str:
     """The text with a marker for each image: where it has them, or before it."""
     from pymtp import IMAGE_MARKER
 
     return text if IMAGE_MARKER in text else IMAGE_MARKER * len(images) + text
 
 
-def _consume(generation: Generation, writer: Writer, *, with_drafts: bool) -> bool:
+def _consume(generation: "Generation", writer: Writer, *, with_drafts: bool) -> bool:
     """Write each part of the text as it arrives; return whether Ctrl-C ended the generation."""
     with Interrupt() as interrupt:
         try:
@@ -135,7 +133,7 @@ def _consume(generation: Generation, writer: Writer, *, with_drafts: bool) -> bo
 
 
 def _report(
-    own: Values, output: Output, generation: Generation, model: Model, *, path: str | None, stopped: bool
+    own: Values, output: Output, generation: "Generation", model: "Model", *, path: str | None, stopped: bool
 ) -> None:
     """Print what follows the text, or with --json everything."""
     if own.as_json:

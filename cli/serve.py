@@ -3,8 +3,6 @@
 Owns what is checked before the model is loaded.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +85,7 @@ def serve(own: Values) -> None:
     )
 
 
-def _settings(own: Values, params: GenerationParams, chat_flags: ChatFlags, keys: tuple[str, ...]) -> ServerSettings:
+def _settings(own: Values, params: "GenerationParams", chat_flags: ChatFlags, keys: tuple[str, ...]) -> ServerSettings:
     own_settings = {
         **given_for(ServerSettings, own),
         "params": params,

@@ -1,7 +1,5 @@
 """The flags of servers: addresses, keys, origins, slots. A part of table.py, which says what else holds."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

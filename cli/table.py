@@ -6,8 +6,6 @@ InvalidParameter, whose name app.py looks for here: parameters are named as in p
 formatter, which would give it ten, is off.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args

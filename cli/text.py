@@ -3,8 +3,6 @@
 Knows nothing about what the text is for.
 """
 
-from __future__ import annotations
-
 from pymtp import InvalidParameter
 
 

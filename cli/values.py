@@ -4,8 +4,6 @@ typer checks every value with pydantic. Importing that and building a schema for
 than loading a small model; flags with a parser of their own need neither.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace

@@ -6,8 +6,6 @@ what the library says of itself.
     python native/build_ffi.py OUTPUT_C HEADER_OR_CFFI...
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 The seconds are those on the clock while other compilations ran beside it.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

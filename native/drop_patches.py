@@ -7,8 +7,6 @@ One whose tests all pass can go, as llama.cpp has what it was for, or it lacks a
 differs, and its tests, slow ones too: minutes. Native tests are not run, and tests that are skipped prove nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -7,8 +7,6 @@
 make patches-edit, make patches-rebase and make patches-export call it.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ one, its structures get the fields that came since.
     python native/link_llama_cpp.py
 """
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Knows archives, directories and digests; nothing of patches or of CMake.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil
@@ -46,7 +44,7 @@ class Pin:
     tree: str
 
     @classmethod
-    def read(cls, path: Path) -> Pin:
+    def read(cls, path: Path) -> "Pin":
         lines = [line for line in path.read_text("utf-8").splitlines() if line and not line.startswith("#")]
         return cls(**{key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)})
 
@@ -160,7 +158,6 @@ def unpack_other(archive: Path, pin: Pin, target: Path) -> Pin:
 
 
 def _llama_cpp_folder(archive: Path) -> str:
-    """The folder that holds llama.cpp in an archive."""
     with tarfile.open(archive) as tar:
         for member in tar:
             if member.isfile() and member.name.endswith("/src/llama.cpp"):

@@ -3,8 +3,6 @@
 Knows patch files and a tree to apply them to; not where that tree comes from.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -27,7 +25,7 @@ class Patch:
     diff: str
 
     @classmethod
-    def read(cls, path: Path) -> Patch:
+    def read(cls, path: Path) -> "Patch":
         """A file that write_patch() wrote, or one without the two lines of a mail."""
         text, start, diff = path.read_text("utf-8").partition("diff --git ")
         mail = re.match(r"From: .*\nSubject: \[PATCH\] (.*)\n\n", text)

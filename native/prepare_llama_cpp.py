@@ -9,8 +9,6 @@ The tree carries a stamp (series hash, digest of the result); where either diffe
     python native/prepare_llama_cpp.py fetch --cache DIR
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

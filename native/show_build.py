@@ -3,8 +3,6 @@
 python native/show_build.py LOG COMMAND ...
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

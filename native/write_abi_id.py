@@ -5,8 +5,6 @@ Two small files of their own, because the id changes with every edit: nothing el
     python native/write_abi_id.py OUTPUT_FOLDER
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -14,8 +14,6 @@ Drafters of your own: Drafter, DrafterTraits, DraftRequest, DraftOutcome, Propos
 The layer below: Session, Chunk.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -3,8 +3,6 @@
 Owns how fields look there. Reads the source only when somebody asks for the docstring.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

@@ -4,8 +4,6 @@ Owns the hierarchy. Messages are written where the problem is found: one line th
 names the fix, because a command line prints it as it stands.
 """
 
-from __future__ import annotations
-
 _SHOWN_MAX = 200
 """Characters of a refused value in a message."""
 

@@ -4,8 +4,6 @@ Owns the choice of the files, the check of what came, and the errors. The Hub's 
 knows the token. No name, revision or digest becomes part of a path before it was checked.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import warnings

@@ -3,8 +3,6 @@
 Reads headers only, never a weight, and needs no native library.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Owns the handles of loaded models and frees them. Never makes a context.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import threading

@@ -3,8 +3,6 @@
 Owns the loaded model, its session, and the engine that runs in it. Knows no policy: each part is made where it belongs.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import weakref
@@ -87,7 +85,7 @@ class Model:
         context: ContextParams | None = None,
         drafting: DraftParams | None = None,
         on_load: OnLoad | None = None,
-        **options: Unpack[ModelOptions],
+        **options: "Unpack[ModelOptions]",
     ) -> None:
         defaults = Params(model or ModelParams(), context or ContextParams(), drafting or DraftParams())
         self.params = merge_options(defaults, options)
@@ -235,7 +233,7 @@ class Model:
         *,
         images: Sequence[Image | StrPath | bytes] = (),
         on_prompt: OnPrompt | None = None,
-        **options: Unpack[GenerationOptions],
+        **options: "Unpack[GenerationOptions]",
     ) -> Generation:
         """Continue `prompt` (text, or token ids); iterate over the result for the text.
 
@@ -272,7 +270,7 @@ class Model:
         *,
         chat_params: ChatParams | None = None,
         on_prompt: OnPrompt | None = None,
-        **options: Unpack[GenerationOptions],
+        **options: "Unpack[GenerationOptions]",
     ) -> Generation:
         """Answer `messages`, as in OpenAI's chat completions. See `render` and `generate`.
 
@@ -325,7 +323,7 @@ class Model:
         """Free the session and the weights; closing twice is harmless. What is being generated ends with an error."""
         self._free()
 
-    def __enter__(self) -> Model:
+    def __enter__(self) -> "Model":
         self._loop.check_open()
         return self
 
@@ -344,7 +342,7 @@ class Model:
         params: GenerationParams | None,
         *,
         on_prompt: OnPrompt | None = None,
-        arrived: SimpleQueue[weakref.ref[Generation]] | None = None,
+        arrived: "SimpleQueue[weakref.ref[Generation]] | None" = None,
         **options: Any,
     ) -> Generation:
         asked = with_options(params or self._defaults, options)
@@ -377,7 +375,7 @@ class Model:
         if kind is not None and self.session.n_heads > 0:
             self.session.requantize_drafts(kind, self._output_matrices(None))
 
-    def _output_matrices(self, tokens: list[int] | None) -> list[npt.NDArray[np.uint8]]:
+    def _output_matrices(self, tokens: list[int] | None) -> "list[npt.NDArray[np.uint8]]":
         """Output matrices of the heads that draft, as they are stored: the rows of these tokens, or all."""
         heads = range(min(self.info.n_heads, self.session.n_draft_max))
         return [output_rows(self.info.model_file, head, tokens, self.info.draft_file) for head in heads]

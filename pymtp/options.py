@@ -1,7 +1,5 @@
 """The keywords of `Model`: fields of ModelParams, ContextParams and DraftParams."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple, TypedDict

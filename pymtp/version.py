@@ -1,7 +1,5 @@
 """Which pymtp this is, and what its native library was built from."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 
 __version__ = version("pymtp-gguf")

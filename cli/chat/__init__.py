@@ -3,8 +3,6 @@
 Owns the order of steps, as run.py does; the conversation itself is in repl.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -55,7 +53,7 @@ def chat(own: Values) -> None:
     if own.verbose:
         pymtp.set_log_level("info")
 
-    def load_other(other: str) -> tuple[Model, GenerationParams]:
+    def load_other(other: str) -> "tuple[Model, GenerationParams]":
         another = look_at(other, found.options, found.asked)
         return _load(another, chat_flags), another.params
 
@@ -69,7 +67,7 @@ def chat(own: Values) -> None:
         raise typer.Exit(code)
 
 
-def _load(found: Found, chat_flags: ChatFlags) -> Model:
+def _load(found: Found, chat_flags: ChatFlags) -> "Model":
     if (chat_flags.template or found.info.chat_template) is None:
         raise CommandError(f"{found.path} has no chat template; use it without one: pymtp run {found.path} --raw")
     return load(found, chat_template=chat_flags.template)
@@ -77,10 +75,10 @@ def _load(found: Found, chat_flags: ChatFlags) -> Model:
 
 def _converse(
     own: Values,
-    conversation: Conversation,
-    params: GenerationParams,
+    conversation: "Conversation",
+    params: "GenerationParams",
     output: Output,
-    load_other: Callable[[str], tuple[Model, GenerationParams]],
+    load_other: "Callable[[str], tuple[Model, GenerationParams]]",
     first: str | None,
 ) -> int:
     """Chat until the user quits; return the exit code."""
@@ -102,7 +100,7 @@ def _converse(
         chat.conversation.model.close()  # /model may have opened another one
 
 
-def _resume(conversation: Conversation, system: str | None) -> None:
+def _resume(conversation: "Conversation", system: str | None) -> None:
     """Restore the latest chat; a system prompt that is given now stays. Raises CommandError."""
     from pymtp.text.files import read_text_record
 

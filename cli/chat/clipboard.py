@@ -3,8 +3,6 @@
 Knows text; nothing about where it comes from.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import shutil

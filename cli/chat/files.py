@@ -3,8 +3,6 @@
 Owns the format, and the place of the chat that is saved by itself. Knows messages; nothing about models.
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +35,7 @@ def last_chat() -> Path:
     return user_state_path("pymtp", appauthor=False) / "last_chat.json"
 
 
-def write(path: Path, conversation: Conversation) -> None:
+def write(path: Path, conversation: "Conversation") -> None:
     """Save a conversation with its images. Raises StateError if the file cannot be written."""
     messages = [
         {**message, "images": [as_url(image.data) for image in message["images"]]} if "images" in message else message
@@ -47,7 +45,7 @@ def write(path: Path, conversation: Conversation) -> None:
     snapshot.write(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode("utf-8", "replace"))
 
 
-def autosave(conversation: Conversation) -> None:
+def autosave(conversation: "Conversation") -> None:
     """Save a conversation for `pymtp chat --resume`. Errors are ignored: a full disk must not stop the chat."""
     with suppress(OSError, PymtpError):
         path = last_chat()

@@ -3,8 +3,6 @@
 Owns prompt_toolkit. Knows lines; nothing about what they mean.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -39,7 +37,7 @@ def _is_open(text: str) -> bool:
     return text.startswith(QUOTES) and (len(text) < 2 * len(QUOTES) or not text.rstrip().endswith(QUOTES))
 
 
-def open_reader(completions: Completions, *, keeps_history: bool = True) -> Reader:
+def open_reader(completions: Completions, *, keeps_history: bool = True) -> "Reader":
     """The terminal if stdin is one, else the pipe. Raises CommandError."""
     if sys.stdin is None:
         raise CommandError("stdin is closed: run chat at a terminal, or pipe messages to it")
@@ -137,8 +135,8 @@ Reader = PipeReader | TerminalReader
 
 
 def _prompt_session(
-    completions: Completions, stream: Any, keys: KeyBindings, *, keeps_history: bool
-) -> PromptSession[str]:
+    completions: Completions, stream: Any, keys: "KeyBindings", *, keeps_history: bool
+) -> "PromptSession[str]":
     # asking a terminal for its cursor position takes a second if it does not answer, and is not needed here
     os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
     from prompt_toolkit import PromptSession
@@ -155,7 +153,7 @@ def _prompt_session(
     )
 
 
-def _keys(is_offering: Callable[[], bool]) -> KeyBindings:
+def _keys(is_offering: Callable[[], bool]) -> "KeyBindings":
     """The keys. `is_offering`: whether the line began with a text that was offered."""
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 

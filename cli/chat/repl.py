@@ -3,8 +3,6 @@
 Owns the order of things; what commands change is in state.py.
 """
 
-from __future__ import annotations
-
 from pymtp import Answer, ContextFull, PymtpError
 
 from ..answer import parts_of

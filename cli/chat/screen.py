@@ -3,8 +3,6 @@
 Owns escape sequences and widths. Knows text; nothing about models or commands.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import textwrap
@@ -167,7 +165,7 @@ class Screen:
                 print_stderr(f"{name if i == 0 else '':<{width}}{line}".rstrip())
 
 
-def status_line(answer: Answer, columns: int) -> str:
+def status_line(answer: "Answer", columns: int) -> str:
     """One line of figures about a finished answer: as many as fit."""
     stats = answer.stats
     parts = [f"{stats.generation_tok_s:.0f} tok/s"] if stats.generation_tok_s is not None else []

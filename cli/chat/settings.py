@@ -3,8 +3,6 @@
 Owns the parsing of one value. Works with any dataclass.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields, replace
 from typing import Any, TypeVar, get_args, get_type_hints

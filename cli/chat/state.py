@@ -3,8 +3,6 @@
 Owns what commands and the loop change. Knows neither of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -18,8 +16,6 @@ Start = Callable[[Callable[[int, int], object] | None], Answer]
 
 @dataclass
 class Chat:
-    """The state of a chat."""
-
     conversation: Conversation
     params: GenerationParams
     screen: Screen

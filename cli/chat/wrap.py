@@ -3,8 +3,6 @@
 Owns the word that is not over yet. Knows characters and their widths; nothing about what they mean.
 """
 
-from __future__ import annotations
-
 from rich.cells import cell_len
 
 Styled = tuple[str, str]

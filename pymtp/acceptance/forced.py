@@ -1,7 +1,5 @@
 """Accepts drafts whatever the target's logits, at given rates or of a given answer: for benchmarks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -30,7 +28,7 @@ class Forced:
             raise InvalidParameter("rates", "between 0 and 1 and never increase", value=list(self.rates))
 
     @classmethod
-    def of_length(cls, length: float, n_draft: int, random: Callable[[], float] | None = None) -> Forced:
+    def of_length(cls, length: float, n_draft: int, random: Callable[[], float] | None = None) -> "Forced":
         """Rates r, r^2, ... that give rounds of `n_draft` drafts this mean acceptance length."""
         if not 1 <= length <= n_draft + 1:
             raise InvalidParameter("length", f"between 1 and {n_draft + 1}", value=length)

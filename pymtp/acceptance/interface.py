@@ -3,8 +3,6 @@
 A method takes the target's rows after the newest token and after each draft, and returns the tokens to emit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol

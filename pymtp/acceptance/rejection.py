@@ -1,7 +1,5 @@
 """Speculative sampling: accepts drawn drafts at random, so that the output keeps the target's distribution."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

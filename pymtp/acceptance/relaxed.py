@@ -1,7 +1,5 @@
 """Accepts any likely draft while the model thinks. Lossy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

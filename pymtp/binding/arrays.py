@@ -4,8 +4,6 @@ Imports NumPy, which takes longer than loading a small model: modules that every
 one, only for type checkers and in functions that make arrays.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -4,8 +4,6 @@ Its files have names of their own (libpymtp-llama, ...), so that another llama.c
 for example, is neither taken for it nor disturbed. Knows where it is and what it was built from; nothing about models.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module, util

@@ -1,7 +1,5 @@
 """llama.cpp's log: kept for error messages, shown on request."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pymtp.binding.library import SILENT, ffi, lib

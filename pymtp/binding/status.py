@@ -3,8 +3,6 @@
 Knows the codes and their messages; nothing about the calls.
 """
 
-from __future__ import annotations
-
 from pymtp.binding.library import ffi, lib
 from pymtp.errors import BackendError, ContextFull, NotFinite, NothingAllowed, PymtpError, RemoteError
 

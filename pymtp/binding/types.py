@@ -1,7 +1,5 @@
 """The handles of models at the boundary to the native library."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pymtp.binding.library import ffi

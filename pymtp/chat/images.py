@@ -3,8 +3,6 @@
 Knows messages; decodes no image.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

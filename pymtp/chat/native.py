@@ -3,8 +3,6 @@
 Knows JSON and status codes; nothing about what the JSON says.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 Knows values and their ranges; no template.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 llama.cpp parses; this keeps the message of one answer. Knows text; never tokens.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,8 +74,7 @@ class ParserMaker:
         self.is_content_alone = is_content_alone
         """Whether any answer is content, and nothing else."""
 
-    def make(self) -> AnswerParser:
-        """A parser for one answer."""
+    def make(self) -> "AnswerParser":
         return ContentParser() if self.is_content_alone else ChatParser(self)
 
 

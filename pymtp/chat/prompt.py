@@ -3,8 +3,6 @@
 Knows texts; the tokens that they become are the business of whoever generates.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from pymtp.chat.parser import AnswerParser, ContentParser, ParserMaker

@@ -3,8 +3,6 @@
 Knows schemas as decoded JSON and llama.cpp's order of looking at their keywords; no grammars but as text.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Container, Mapping, Sequence

@@ -3,8 +3,6 @@
 Owns the native handle. Knows messages and texts; never tokens.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Knows what files say and what was asked for; loads nothing.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, NamedTuple
 
 from pymtp.drafting.adaptive import AdaptiveDrafter
@@ -41,7 +39,7 @@ class DraftChoice(NamedTuple):
         n = 0 if has_states else AUTO_DRAFT_MAX // n_seq_max
         return min(self.n_draft_max, max(n, 4))
 
-    def make(self, session: Session, earlier: EarlierTexts | None = None) -> Drafter:
+    def make(self, session: "Session", earlier: EarlierTexts | None = None) -> Drafter:
         """The drafter, for a session that was opened for it. `earlier`: texts that lookup searches as well."""
         if self.drafter not in (MtpDrafter, LookupDrafter):
             return self.drafter(session)

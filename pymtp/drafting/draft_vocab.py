@@ -3,8 +3,6 @@
 Tokens outside of it are never drafted; what is emitted is not limited. Knows token ids.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter, deque
@@ -36,7 +34,7 @@ def read_draft_vocab(path: str | os.PathLike[str]) -> list[int]:
 
 def parse_draft_vocab(
     vocab: int | Sequence[int] | str | os.PathLike[str] | None, n_vocab: int
-) -> tuple[AutoDraftVocab | None, range | list[int] | None]:
+) -> "tuple[AutoDraftVocab | None, range | list[int] | None]":
     """Interpret `draft_vocab` for a vocabulary of `n_vocab` tokens: a limit that adapts, or the tokens, or neither.
 
     A range stands for the first tokens. Raises InvalidParameter.

@@ -4,8 +4,6 @@ Owns the value types of drafting and the interface of drafters. Knows token ids 
 scheduler or the clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
@@ -63,7 +61,7 @@ class DraftRequest(NamedTuple):
     """The position of the first row of the sequence in the coming pass."""
     n_rows: int
     """Tokens of the history in the coming pass: 1 after the prompt."""
-    picker: ChainPicker
+    picker: "ChainPicker"
     """Picks drafts with the sequence's sampler chain, and says how many are worth verifying."""
     stop: Container[int] = ()
     """Tokens that end the sequence."""
@@ -147,7 +145,7 @@ class Drafter(Protocol):
 
     traits: ClassVar[DrafterTraits]
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: "Session") -> None:
         """Drafts for the sequences of `session`."""
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
@@ -197,7 +195,7 @@ class NoDrafter:
 
     traits: ClassVar = DrafterTraits("none", needs_rollback=False)
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: "Session") -> None:
         """Needs nothing of it."""
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:

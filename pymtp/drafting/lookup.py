@@ -3,8 +3,6 @@
 The index is native (native/include/pymtp-text.h). Knows token ids; never text, acceptance or the target's sampling.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -148,7 +146,7 @@ class LookupDrafter:
 
     traits: ClassVar = DrafterTraits("lookup", only_looks_up=True, auto_draft_max=None)
 
-    def __init__(self, session: Session, earlier: EarlierTexts | None = None) -> None:
+    def __init__(self, session: "Session", earlier: EarlierTexts | None = None) -> None:
         self._n_max, self._earlier = session.n_ctx, earlier
         self._indexes: dict[int, SequenceIndex] = {}  # by slot
 

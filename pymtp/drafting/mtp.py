@@ -3,8 +3,6 @@
 Knows token ids and the session's passes; never text, acceptance or the target's sampling.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
@@ -55,7 +53,6 @@ class MtpDrafter:
         """Nothing to note: the session knows what the heads have seen."""
 
     def _propose(self, requests: list[DraftRequest], banned: tuple[int, ...] | None) -> dict[int, Proposal]:
-        """The proposals for requests that draft, by slot."""
         n_steps = max(request.n_draft for request in requests)
         chunks = [self._first_chunk(request, n_steps) for request in requests]
         if banned is None:
@@ -75,7 +72,7 @@ class MtpDrafter:
 
     def _draft_fused(
         self, requests: list[DraftRequest], chunks: list[Chunk], n_steps: int, banned: tuple[int, ...]
-    ) -> list[_Drafted]:
+    ) -> "list[_Drafted]":
         if banned != self._banned:
             self._session.ban_tokens(banned)
             self._banned = banned
@@ -84,7 +81,7 @@ class MtpDrafter:
         useful = [request.until_stop(row) for row, request in zip(drafts, requests, strict=True)]
         return [_Drafted(tokens, [], probs[: len(tokens)]) for tokens, probs in zip(useful, confidences, strict=True)]
 
-    def _draft_by_steps(self, requests: list[DraftRequest], chunks: list[Chunk], n_steps: int) -> list[_Drafted]:
+    def _draft_by_steps(self, requests: list[DraftRequest], chunks: list[Chunk], n_steps: int) -> "list[_Drafted]":
         drafted = {request.slot: _Drafted([], [], []) for request in requests}
         drafting = requests
         try:

@@ -1,7 +1,5 @@
 """What drafts, and how much: the user's parameters, checked, and why a model decodes plainly instead."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

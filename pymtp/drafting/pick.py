@@ -4,8 +4,6 @@ Greedy picks are accepted by match, drawn ones by rejection; which accepts more 
 probabilities; never text or the clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 Owns its path. MODEL_CARD.md in this folder describes the model and its training data.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

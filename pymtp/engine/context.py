@@ -3,8 +3,6 @@
 Owns llama.cpp's structures of parameters. Must not know what runs in a session.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -79,25 +77,19 @@ class ContextParams:
     depends on its neighbours."""
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("n_ctx", 0, MAX_TOKENS),
-            ("n_ctx_max", 1, MAX_TOKENS),
-            ("n_cells", 0, MAX_TOKENS),
-            ("n_batch", 1, MAX_TOKENS),
-            ("n_ubatch", 1, MAX_TOKENS),
+        for names, least, most in (
+            ("n_ctx n_cells yarn_orig_ctx", 0, MAX_TOKENS),
+            ("n_ctx_max n_batch n_ubatch", 1, MAX_TOKENS),
             ("n_seq_max", 1, MAX_SEQUENCES),
-            ("n_threads", 1, MAX_THREADS),
-            ("n_threads_batch", 1, MAX_THREADS),
+            ("n_threads n_threads_batch", 1, MAX_THREADS),
             ("moe_cache_mib", 0, MAX_INT),
-            ("yarn_orig_ctx", 0, MAX_TOKENS),
-            ("prio", -1, 3),
-            ("prio_batch", -1, 3),
-            ("poll", 0, MAX_POLL),
-            ("poll_batch", 0, MAX_POLL),
+            ("prio prio_batch", -1, 3),
+            ("poll poll_batch", 0, MAX_POLL),
         ):
-            value = getattr(self, name)
-            is_number = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-            require(is_number or self._is_left_out(name), name, f"an integer between {least} and {most}", value)
+            for name in names.split():
+                value = getattr(self, name)
+                is_number = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+                require(is_number or self._is_left_out(name), name, f"an integer between {least} and {most}", value)
         for name, least in _ROPE_FLOATS.items():
             value = getattr(self, name)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= _FLOAT_MAX

@@ -1,7 +1,5 @@
 """Which processors the process may use, and how many cores these are. Knows nothing of the engine."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Set
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The native session: who holds it, whether it is still there, and what it has done: passes, builds, copies, times."""
 
-from __future__ import annotations
-
 import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Owns the format: one line of JSON that names the engine and the model, then the 
 they mean.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 Owns llama.cpp's masks and ranges of cores, and what is refused of them. Knows the operating system; no context.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

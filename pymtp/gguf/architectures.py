@@ -4,8 +4,6 @@ For code that looks at a file without the native library. What llama.cpp has gra
 native/src/engine/mtp-architectures.cpp; a test compares the two lists.
 """
 
-from __future__ import annotations
-
 from enum import Flag, auto
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ Does not check whether an architecture is supported: a list of our own would hav
 pinned llama.cpp. The loader decides: see loader.py.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field

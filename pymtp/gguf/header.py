@@ -6,8 +6,6 @@ whatever the size of the file. The gguf package's reader makes an object of ever
 takes seconds for 150,000 tokens. Knows nothing about models: model_file.py interprets the values.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import struct
@@ -25,19 +23,8 @@ MAX_ELEMENTS = 2**22
 """The most elements of an array that are read: the tokens of a vocabulary."""
 _MAX_DIMS = 4
 _STRING, _ARRAY = 8, 9
-SCALARS = {
-    0: struct.Struct("<B"),
-    1: struct.Struct("<b"),
-    2: struct.Struct("<H"),
-    3: struct.Struct("<h"),
-    4: struct.Struct("<I"),
-    5: struct.Struct("<i"),
-    6: struct.Struct("<f"),
-    7: struct.Struct("<?"),
-    10: struct.Struct("<Q"),
-    11: struct.Struct("<q"),
-    12: struct.Struct("<d"),
-}
+_NUMBERS = zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True)
+SCALARS = {number: struct.Struct(f"<{letter}") for number, letter in _NUMBERS}
 """How values are stored, by the number of their type in a header."""
 _U32, _U64 = SCALARS[4], SCALARS[10]
 _TENSOR_ENDS = [struct.Struct(f"<{n_dims}QIQ") for n_dims in range(_MAX_DIMS + 1)]
@@ -133,7 +120,7 @@ class _Cursor:
         spans: dict[str, tuple[int, int]] = {}
         for _ in range(n_values):
             start = self._at
-            key, value = self._pair()
+            key, value = self._string(), self._value(self._number(_U32))
             metadata[key], spans[key] = value, (start, self._at)
         return Header(metadata, self._tensor_infos(n_tensors), self._at, spans)
 
@@ -150,9 +137,6 @@ class _Cursor:
         text = self._data[self._at : min(end, self._at + MAX_TEXT_BYTES)].decode("utf-8", errors="replace")
         self._at = end
         return text
-
-    def _pair(self) -> tuple[str, Value]:
-        return self._string(), self._value(self._number(_U32))
 
     def _value(self, type_id: int) -> Value:
         if type_id == _STRING:

@@ -5,8 +5,6 @@ makes graphs and caches of the size of others, and checks neither. What only a g
 native/src/engine/mtp-graph-check.cpp. Knows keys and numbers; reads no file itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple, TypeVar
 

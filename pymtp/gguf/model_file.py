@@ -4,8 +4,6 @@ Owns the names of metadata keys and tensors. Knows one model at a time; side_fil
 file fit a model.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -47,7 +45,7 @@ def is_assistant(architecture: str) -> bool:
     return architecture.endswith("-assistant")
 
 
-def read_model(path: str | os.PathLike[str], metadata: Mapping[str, Value] | None = None) -> ModelFile:
+def read_model(path: str | os.PathLike[str], metadata: Mapping[str, Value] | None = None) -> "ModelFile":
     """The GGUF at `path`, with `metadata` in the place of its own; a ModelFile is what was read before.
 
     Raises InvalidParameter for metadata of another type than the file's.

@@ -3,8 +3,6 @@
 Reads headers only, never a weight.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

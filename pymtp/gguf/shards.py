@@ -4,8 +4,6 @@ Owns the checks that need no model knowledge: the file exists, is a GGUF, and is
 failure is a ModelError whose one line names the fix. Knows nothing about layers and heads.
 """
 
-from __future__ import annotations
-
 import re
 import stat
 from dataclasses import dataclass

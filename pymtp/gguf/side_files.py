@@ -5,8 +5,6 @@ last norm and output. These heads may be trimmed: their output matrices have row
 the tensor d2t lists. An assistant is a separate model. Owns which file belongs to which model; reads headers only.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pymtp.gguf.header import ArrayLength, Value

@@ -3,8 +3,6 @@
 The gguf package has the same tables, and takes longer to import than a header to read; a test compares them.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

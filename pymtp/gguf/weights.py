@@ -3,8 +3,6 @@
 Reads samples and single rows through the file system; never loads a model.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
@@ -49,7 +47,7 @@ def output_rows(
     head: int,
     tokens: Sequence[int] | None = None,
     draft_model: str | os.PathLike[str] | None = None,
-) -> npt.NDArray[np.uint8]:
+) -> "npt.NDArray[np.uint8]":
     """Rows of the matrix with which MTP head `head` computes logits, as stored in the GGUF at `path`.
 
     Returns (len(tokens), bytes of a row) uint8 in the matrix's own type; without tokens all rows, mapped from the
@@ -68,7 +66,7 @@ def output_rows(
     return matrix if tokens is None else np.asarray(matrix[np.asarray(tokens)])
 
 
-def _mapped(shard: Shard, tensor: TensorInfo) -> npt.NDArray[np.uint8]:
+def _mapped(shard: Shard, tensor: TensorInfo) -> "npt.NDArray[np.uint8]":
     """The bytes of a tensor, mapped from its file."""
     import numpy as np
 
@@ -80,7 +78,7 @@ class TrimmedOutput(NamedTuple):
 
     tokens: list[int]
     """The tokens that the rows stand for."""
-    matrices: list[npt.NDArray[np.uint8]]
+    matrices: "list[npt.NDArray[np.uint8]]"
     """The matrix of each head, (len(tokens), bytes of a row), as stored."""
     type_id: int
 

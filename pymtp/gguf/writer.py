@@ -4,8 +4,6 @@ Owns the layout of what is written. A file gets its name when it is complete. Th
 each value decoded and each tensor in memory as a whole.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct
@@ -43,7 +41,7 @@ class Metadata:
         value = self._values.get(key)
         return value.length if isinstance(value, ArrayLength) else None
 
-    def take(self, key: str, other: Metadata) -> None:
+    def take(self, key: str, other: "Metadata") -> None:
         """Have the pair `key` of `other`, in the place of one's own if there is one."""
         self.pairs[key], self._values[key] = other.pairs[key], other._values[key]
 
@@ -66,7 +64,7 @@ class Metadata:
         """Leave out the keys that begin with `prefix`."""
         self.pairs = {key: pair for key, pair in self.pairs.items() if not key.startswith(prefix)}
 
-    def header(self, tensors: Sequence[Tensor]) -> tuple[bytes, int]:
+    def header(self, tensors: "Sequence[Tensor]") -> tuple[bytes, int]:
         """What comes before the data of `tensors`, and the bytes of the whole file."""
         parts = [MAGIC, struct.pack("<IQQ", _VERSION, len(tensors), len(self.pairs)), *self.pairs.values()]
         at = 0

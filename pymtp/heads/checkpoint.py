@@ -4,8 +4,6 @@ Reads the headers of the files that are asked for, and of tensors some rows at a
 hold nothing that is asked for need not be there. Knows no model.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct
@@ -41,14 +39,14 @@ class CheckpointTensor:
     dtype: str
     shape: tuple[int, ...]
     offset: int
-    scale: CheckpointTensor | None = None
+    scale: "CheckpointTensor | None" = None
     block: tuple[int, int] = (1, 1)
 
     @property
     def n_rows(self) -> int:
         return math.prod(self.shape[:-1])
 
-    def rows(self, first: int, n: int) -> Rows:
+    def rows(self, first: int, n: int) -> "Rows":
         """Some rows, (n, shape[-1]). Raises ModelError."""
         import numpy as np
 
@@ -64,7 +62,7 @@ class CheckpointTensor:
         numbers = np.ascontiguousarray(_as_numbers(data, self.dtype).reshape(n, self.shape[-1]), np.float32)
         return numbers if self.scale is None else numbers * self._scales(first, n)
 
-    def _scales(self, first: int, n: int) -> Rows:
+    def _scales(self, first: int, n: int) -> "Rows":
         """The scale of each number of some rows: that of its block."""
         import numpy as np
 
@@ -186,7 +184,7 @@ def _is_file_name(name: object) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name
 
 
-def _as_numbers(data: bytes, dtype: str) -> Rows:
+def _as_numbers(data: bytes, dtype: str) -> "Rows":
     import numpy as np
 
     if dtype == "BF16":
@@ -196,7 +194,7 @@ def _as_numbers(data: bytes, dtype: str) -> Rows:
     return np.frombuffer(data, "<f2" if dtype == "F16" else "<f4").astype(np.float32, copy=False)
 
 
-def _fp8_numbers() -> Rows:
+def _fp8_numbers() -> "Rows":
     """The number of each byte: 1 bit of sign, 4 of exponent, 3 of mantissa; no infinities."""
     import numpy as np
 

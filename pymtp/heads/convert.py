@@ -4,8 +4,6 @@ Owns how tensors of a checkpoint become those of a GGUF, and what has to fit. Me
 vocabulary and everything that the trunk needs stay what they are.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -149,7 +147,10 @@ class _Fit:
         if not layers:
             self._refuse(f"no layer of the GGUF attends as head {head} does")
         number, like = max(layers.items(), key=lambda item: (len(known & item[1].keys()), item[0]))
-        parts = max((_feed_forward(layer) for layer in self._layers.values()), key=lambda p: sum(x in made for x in p))
+        feeds = [
+            {p: tensor for p, tensor in one.items() if p.startswith(_FEED_FORWARD)} for one in self._layers.values()
+        ]
+        parts = max(feeds, key=lambda parts: sum(part in made for part in parts))
         return number, {part: tensor for part, tensor in like.items() if not part.startswith(_FEED_FORWARD)} | parts
 
     def _is_windowed(self, head: int) -> bool:
@@ -322,10 +323,6 @@ class _Fit:
             f"{self._source.folder} does not hold heads for {self._model.path} ({reason}); name the checkpoint that "
             "the GGUF was made of, or the one that it was trained from"
         )
-
-
-def _feed_forward(layer: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
-    return {part: tensor for part, tensor in layer.items() if part.startswith(_FEED_FORWARD)}
 
 
 def _dimensions(shape: Sequence[int]) -> list[int]:

@@ -5,8 +5,6 @@ copy of what is outside of the layers, which other programs need to load it as a
 go where.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator

@@ -3,8 +3,6 @@
 Owns the search for them. Reads headers only.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path

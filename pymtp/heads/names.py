@@ -3,8 +3,6 @@
 A table of our own: the maps of the gguf package leave out heads where llama.cpp's converter does. Knows names only.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -116,8 +114,6 @@ after the trunk's layers; those that have the number of a layer of the trunk tha
 
 
 class Names(NamedTuple):
-    """The names of one architecture."""
-
     published: str
     """What config.json calls it; several with white space between them."""
     parts: Mapping[str, str]

@@ -3,8 +3,6 @@
 Owns which part of a head gets which type.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

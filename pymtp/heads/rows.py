@@ -3,8 +3,6 @@
 Owns which types there are, and what becomes of rows that a type's blocks do not fit. Knows no file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -53,7 +51,7 @@ def rows_per_piece(n_per_row: int, piece_bytes: int) -> int:
 
 
 def convert(
-    pieces: Iterable[Piece | npt.NDArray[np.float32]], kinds: tuple[int, int], n_per_row: int, what: str
+    pieces: "Iterable[Piece | npt.NDArray[np.float32]]", kinds: tuple[int, int], n_per_row: int, what: str
 ) -> Iterator[Piece]:
     """Rows of one type as rows of another; `kinds`: from, to. Each piece has whole rows.
 

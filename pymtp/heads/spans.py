@@ -3,8 +3,6 @@
 Owns how they are read, piece by piece. Knows no names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,7 +34,7 @@ class Span:
         n_columns = self.source.shape[-1]
         return (self.n_rows, n_columns) if self.is_transposed else (n_columns, self.n_rows)
 
-    def pieces(self) -> Iterator[Rows]:
+    def pieces(self) -> "Iterator[Rows]":
         import numpy as np
 
         if self.is_transposed:
@@ -67,7 +65,7 @@ class Beside:
         n_columns, n_rows = self.left.shape
         return 2 * n_columns, n_rows
 
-    def pieces(self) -> Iterator[Rows]:
+    def pieces(self) -> "Iterator[Rows]":
         import numpy as np
 
         for left, right in zip(self.left.pieces(), self.right.pieces(), strict=True):
@@ -82,7 +80,7 @@ class Made:
     shape: tuple[int, ...]
     addend: float = 0.0
 
-    def pieces(self) -> Iterator[Rows]:
+    def pieces(self) -> "Iterator[Rows]":
         for span in self.spans:
             for rows in span.pieces():
                 yield rows + self.addend if self.addend else rows

@@ -3,8 +3,6 @@
 Knows files and llama.cpp's loader; neither sessions, nor which adapters are applied.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Owns the handles of both. Knows files, texts and token ids; no session.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -1,7 +1,5 @@
 """The user's parameters for loading a model's weights, checked."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -3,8 +3,6 @@
 Owns connections. Knows nothing of models.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple

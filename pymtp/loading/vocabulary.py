@@ -3,8 +3,6 @@
 Knows text and token ids; never logits. A thin layer over llama.cpp.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

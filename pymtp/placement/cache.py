@@ -4,8 +4,6 @@ Owns the arithmetic of llama.cpp's caches for the families that have MTP heads. 
 needs no native library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Knows nothing of models.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from contextlib import suppress

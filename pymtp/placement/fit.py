@@ -4,8 +4,6 @@ What a draft needs (output, heads, their experts) goes to a device first, then t
 the host keeps those of the first layers before it keeps whole layers. Knows what is free; asks no device.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Checks what devices compute in the passes of a session: products and attention, beside the same sums in doubles."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

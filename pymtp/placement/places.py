@@ -4,8 +4,6 @@ Owns llama.cpp's rules: which layer goes to which device, which tensor stays els
 free on each.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 Opens no model and no session.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 

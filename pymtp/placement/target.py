@@ -3,8 +3,6 @@
 Owns connections to RPC servers. Opens no file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

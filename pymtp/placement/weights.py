@@ -3,8 +3,6 @@
 Knows headers and the user's parameters; no device, and not what goes where.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pymtp.drafting.choice import DraftChoice

@@ -3,8 +3,6 @@
 Owns a model for each of Ray's workers. Needs no Ray itself.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +31,7 @@ class Completions:
 
     def __init__(
         self,
-        path: StrPath | None = None,
+        path: "StrPath | None" = None,
         *,
         prompt: str = "prompt",
         params: GenerationParams | None = None,
@@ -44,7 +42,7 @@ class Completions:
         self._prompt, self._params = prompt, params
         self._model = Model(path, model=model, **{"n_seq_max": 8, **options})
 
-    def __call__(self, rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def __call__(self, rows: "dict[str, NDArray[Any]]") -> "dict[str, NDArray[Any]]":
         """Columns in, columns out, in the same order. Raises BackendError if the model fails."""
         with self._model.batch() as batch:
             answers = [self._submit(batch, str(prompt)) for prompt in rows[self._prompt]]

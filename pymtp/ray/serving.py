@@ -3,8 +3,6 @@
 Owns how requests get to replicas, and back from one that died. What a request means, the server's application knows.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, MutableMapping

@@ -4,8 +4,6 @@ The chain runs in the native library (native/include/pymtp-text.h). Knows token 
 never text.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections.abc import Callable, Sequence

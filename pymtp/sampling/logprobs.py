@@ -3,8 +3,6 @@
 Knows token ids, logits and probabilities; never text.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,7 +31,7 @@ class TokenLogprobs:
     chain_top: list[tuple[int, float]]
 
 
-def top_probs(row: Row, n: int) -> tuple[Tokens, Probs]:
+def top_probs(row: Row, n: int) -> "tuple[Tokens, Probs]":
     """The top `n` tokens before the chain and their probabilities, most likely first: (n,) each."""
     import numpy as np
 
@@ -57,7 +55,7 @@ def token_logprobs(row: Row, target: Distribution, token: int, n: int) -> TokenL
     )
 
 
-def _log_softmax(row: Row) -> Probs:
+def _log_softmax(row: Row) -> "Probs":
     import numpy as np
 
     logits = (row.logits if isinstance(row, LogitsRow) else row).astype(np.float64)
@@ -65,7 +63,7 @@ def _log_softmax(row: Row) -> Probs:
     return logits - math.log(np.exp(logits).sum())
 
 
-def _highest(values: Probs, n: int) -> Tokens:
+def _highest(values: "Probs", n: int) -> "Tokens":
     import numpy as np
 
     n = min(n, len(values))

@@ -3,8 +3,6 @@
 Knows values and their ranges; never tokens or logits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,23 +11,11 @@ from typing import Any
 from pymtp.documented import documented
 from pymtp.errors import InvalidParameter
 
-SAMPLERS = {
-    "penalties": "e",
-    "dry": "d",
-    "top_n_sigma": "s",
-    "top_k": "k",
-    "typ_p": "y",
-    "top_p": "p",
-    "min_p": "m",
-    "xtc": "x",
-    "temperature": "t",
-    "infill": "i",
-    "adaptive_p": "a",
-}
+DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+SAMPLERS = dict(zip((*DEFAULT_SAMPLERS, "infill", "adaptive_p"), "edskypmxtia", strict=True))
 """Every sampler that a chain can have, and llama.cpp's letter for it."""
 
 _ALIASES = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "nucleus": "top_p"}
-DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 
 _INT_MAX = 2**31 - 1
 _FLOAT_MAX = (2 - 2**-23) * 2.0**127

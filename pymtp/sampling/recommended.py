@@ -3,8 +3,6 @@
 Owns the names of the keys. Knows values; never files.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Mapping

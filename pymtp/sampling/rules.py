@@ -3,8 +3,6 @@
 Knows texts; the native sampler makes tokens of them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Knows headers, and how requests ended; nothing of what is asked.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

@@ -3,8 +3,6 @@
 Owns what has been taken of a generation. Knows tokens and text; nothing of the APIs that show them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

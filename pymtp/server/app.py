@@ -3,8 +3,6 @@
 Owns the routes, and what browsers may do with the page at /, whose files are in `page`.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -3,8 +3,6 @@
 Owns the two files: each answer is appended when it is complete, so that a run that was killed continues where it was.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Iterable
@@ -70,8 +68,6 @@ def run_batch(
 
 
 class _Batch:
-    """One run."""
-
     def __init__(
         self, load: Callable[[], Model], settings: ServerSettings, requests: list[Asked], on_progress: OnProgress
     ) -> None:
@@ -81,7 +77,6 @@ class _Batch:
         self._n_failed = self._n_done = 0
 
     async def run(self, output: Path) -> int:
-        """See run_batch."""
         done = _answered(output)
         left = [asked for asked in self._requests if asked.custom_id not in done]
         self._n_done = len(self._requests) - len(left)

@@ -3,8 +3,6 @@
 Knows bytes and structures; nothing of what they ask for.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar

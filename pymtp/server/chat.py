@@ -3,8 +3,6 @@
 Owns the checks of messages before a template sees them. Knows no form of an answer.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial

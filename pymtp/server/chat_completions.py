@@ -3,8 +3,6 @@
 Owns the form of its answers.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -34,8 +32,6 @@ async def count_chat_tokens(request: Request) -> Response:
 
 
 class ChatCompletionReply(ChatReply):
-    """Answers as chat completions."""
-
     def __init__(self, state: ServerState) -> None:
         super().__init__(state)
         self._head = reports.head(state, "chatcmpl")
@@ -109,7 +105,6 @@ def _reason(answer: LiveAnswer, message: ChatMessage) -> str:
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
-    """The message of a chat completion."""
     found: dict[str, Any] = {"role": "assistant", "content": message.content}
     if message.reasoning:
         found["reasoning_content"] = message.reasoning
@@ -120,13 +115,11 @@ def _message(message: ChatMessage) -> dict[str, Any]:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    """A tool call of a message."""
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id or random_name(), "type": "function", "function": function}
 
 
 def _delta(delta: ChatDelta) -> dict[str, Any]:
-    """The delta of a chunk."""
     if delta.reasoning:
         return {"reasoning_content": delta.reasoning}
     if delta.tool_call is None:

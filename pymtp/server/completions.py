@@ -3,8 +3,6 @@
 Owns the form of its answers.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any

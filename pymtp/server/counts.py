@@ -3,8 +3,6 @@
 Knows times and numbers; how they are asked for is in `metrics`.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Owns which error of pymtp is whose fault. Knows no request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

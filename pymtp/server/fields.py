@@ -3,8 +3,6 @@
 Knows names and types. What they mean is in `parameters`; null stands for a field that is left out.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
@@ -164,8 +162,6 @@ class ChatBody(GenerationFields, kw_only=True):
 
 
 class TokenizeBody(Struct, kw_only=True):
-    """A request of /tokenize."""
-
     content: Any = None
     add_special: bool | None = None
     parse_special: bool | None = None
@@ -173,8 +169,6 @@ class TokenizeBody(Struct, kw_only=True):
 
 
 class DetokenizeBody(Struct, kw_only=True):
-    """A request of /detokenize."""
-
     tokens: list[int] | None = None
 
 

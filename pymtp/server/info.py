@@ -3,8 +3,6 @@
 Owns the form of these answers.
 """
 
-from __future__ import annotations
-
 import asyncio
 from datetime import datetime, timezone
 from typing import Any

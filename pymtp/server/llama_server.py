@@ -4,8 +4,6 @@ Owns their answers, and the form of the prompt of /infill: that of Qwen2.5-Coder
 in llama-server. Generates nothing itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Owns the form of the lines and the id of the request that they belong to.
 """
 
-from __future__ import annotations
-
 import contextvars
 import logging
 import secrets

@@ -3,8 +3,6 @@
 Knows glibc; nothing of what the memory is for.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 

@@ -3,8 +3,6 @@
 Owns the form of its answers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -48,12 +46,10 @@ class Block(Struct, kw_only=True):
     name: str = ""
     input: Any = None
     tool_use_id: str = ""
-    content: str | list[Block] | None = None
+    content: "str | list[Block] | None" = None
 
 
 class Message(Struct):
-    """A message of the conversation."""
-
     role: str
     content: str | list[Block]
 
@@ -196,8 +192,6 @@ def _result(content: str | list[Block] | None) -> str | list[dict[str, Any]]:
 
 
 class MessagesReply(ChatReply):
-    """Answers as messages."""
-
     def __init__(self, state: ServerState) -> None:
         super().__init__(state)
         self._id = f"msg_{random_name()}"

@@ -3,8 +3,6 @@
 Owns the form of what is counted. Names are llama-server's where it has one.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator
 

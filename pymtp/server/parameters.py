@@ -3,8 +3,6 @@
 Owns what names mean and which values are out of the question. Knows the vocabulary; generates nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Knows text, token ids and files of images; no form of an answer.
 """
 
-from __future__ import annotations
-
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -38,9 +36,10 @@ def prompts_of(value: Any, state: ServerState) -> list[Sequence[int]]:
     """The token ids of each prompt. Raises ApiError."""
     if value is None:
         raise invalid('"prompt" is required')
-    if isinstance(value, list) and not all(isinstance(part, int) for part in value) and not _is_mixed(value):
-        if not value:
-            raise invalid('"prompt" must not be empty')
+    parts = value if isinstance(value, list) else []
+    # texts and ids together are parts of one prompt; texts alone are several prompts
+    is_one = any(isinstance(part, int) for part in parts) and all(isinstance(part, (int, str)) for part in parts)
+    if parts and not is_one:
         state.served.check_number(len(value))
         return _several(value, state.model, state.settings.image_rows_max)
     return [_tokens(value, state.model)]
@@ -61,11 +60,6 @@ def mixed_tokens(value: Any, vocabulary: Vocabulary, *, add_special: bool, parse
         else:
             raise invalid("a prompt must be a string, token ids, or a list of both")
     return tokens
-
-
-def _is_mixed(value: list[Any]) -> bool:
-    """Whether texts and ids are parts of one prompt: a list of texts alone are several prompts."""
-    return any(isinstance(part, int) for part in value) and all(isinstance(part, (int, str)) for part in value)
 
 
 def _has_images(value: Any) -> bool:

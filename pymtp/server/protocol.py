@@ -3,8 +3,6 @@
 Owns these limits, which uvicorn does not have with its faster parser. Knows bytes; nothing of what is asked.
 """
 
-from __future__ import annotations
-
 import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -34,7 +32,7 @@ def as_written(name: bytes) -> bytes:
 class _AsWritten(bytes):
     """A name that is sent as it is: uvicorn makes others lower-case, which not all clients expect."""
 
-    def lower(self) -> _AsWritten:
+    def lower(self) -> "_AsWritten":
         return self
 
 

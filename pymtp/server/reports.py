@@ -3,8 +3,6 @@
 Knows finished and running answers; sends nothing.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
@@ -113,7 +111,8 @@ def usage(answers: Sequence[LiveAnswer]) -> dict[str, Any]:
 def settings_of(params: GenerationParams, vocabulary: Vocabulary | None) -> dict[str, Any]:
     """The parameters of a generation. Tokens that may not come are among the biases if there is a vocabulary."""
     sampling = params.sampling
-    biases = [{"bias": _finite_or_none(bias), "token": token} for token, bias in dict(sampling.logit_bias).items()]
+    added = dict(sampling.logit_bias).items()
+    biases = [{"bias": bias if math.isfinite(bias) else None, "token": token} for token, bias in added]
     if params.ignore_eos and vocabulary:
         biases += [{"bias": None, "token": token} for token in sorted(vocabulary.end_of_generation)]
     return {
@@ -199,7 +198,3 @@ def _probability(token: int, logprob: float, vocabulary: Vocabulary, *, of_chain
 
 def _ratio(value: float, by: float) -> float:
     return value / by if by > 0 else 0.0
-
-
-def _finite_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -3,8 +3,6 @@
 Owns the order of events, and the end of answers that nobody waits for. Knows no API.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from abc import ABC, abstractmethod

@@ -3,8 +3,6 @@
 Owns the form of its answers. Keeps no responses: each request brings the whole conversation.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -165,8 +163,6 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 class ResponsesReply(ChatReply):
-    """Answers as responses."""
-
     def __init__(self, state: ServerState) -> None:
         super().__init__(state)
         self._id = f"resp_{random_name()}"

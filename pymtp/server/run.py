@@ -3,8 +3,6 @@
 Knows uvicorn; nothing of what the application does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

@@ -3,8 +3,6 @@
 Owns the model, how many requests may wait for it, and what happens when it fails. Knows no HTTP.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence

@@ -3,8 +3,6 @@
 Knows values; no model and no connection.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
     from pymtp.serving.params import GenerationParams
 
 
-def _default_params() -> GenerationParams:
+def _default_params() -> "GenerationParams":
     # not at the top: a command's help shows the defaults below, and needs nothing that answers do
     from pymtp.serving.params import GenerationParams
 
@@ -25,7 +23,7 @@ def _default_params() -> GenerationParams:
 class ServerSettings:
     """What a server is asked to be. Names are those of llama-server's flags."""
 
-    params: GenerationParams = field(default_factory=_default_params)
+    params: "GenerationParams" = field(default_factory=_default_params)
     """What requests that say nothing else get."""
     aliases: tuple[str, ...] = ()
     """Names of the model; none: its file's."""

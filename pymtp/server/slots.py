@@ -3,8 +3,6 @@
 Owns the folder of saved slots. Files have the tokens first, then the engine's bytes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

@@ -3,8 +3,6 @@
 Knows no API's words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -57,7 +55,6 @@ class ServerState:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary of the model."""
         return self.model.vocabulary
 
     @property

@@ -3,8 +3,6 @@
 Owns the file, which only the server's user can read, and its length.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

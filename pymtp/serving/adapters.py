@@ -3,8 +3,6 @@
 Owns the scales. Knows nothing of what is computed.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias

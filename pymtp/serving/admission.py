@@ -3,8 +3,6 @@
 Owns the jobs, the slots, and which LoRA adapters apply. Must not know what a pass computes, or what is reported of it.
 """
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence

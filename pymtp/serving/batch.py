@@ -3,8 +3,6 @@
 Owns which generations belong together. Which of them run when is the scheduler's business.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -51,10 +49,10 @@ class Batch:
     def submit(
         self,
         prompt: str | Sequence[int],
-        params: GenerationParams | None = None,
+        params: "GenerationParams | None" = None,
         *,
         on_prompt: OnPrompt | None = None,
-        **options: Unpack[GenerationOptions],
+        **options: "Unpack[GenerationOptions]",
     ) -> Generation:
         """Ask for the continuation of `prompt`. Parameters and errors are those of `Model.generate`.
 
@@ -92,7 +90,7 @@ class Batch:
         for generation in live.values():
             generation.close()
 
-    def __enter__(self) -> Batch:
+    def __enter__(self) -> "Batch":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,8 +3,6 @@
 Owns nothing: each call is handed to the engine's thread, where admission does it. Must not know texts or passes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

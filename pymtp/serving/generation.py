@@ -3,8 +3,6 @@
 Owns the text. Takes the updates of its request in whatever thread or task iterates; the engine never waits for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
@@ -42,7 +40,7 @@ class Generation:
         loop: EngineLoop,
         vocabulary: Vocabulary,
         on_prompt: OnPrompt | None = None,
-        arrived: SimpleQueue[ref[Generation]] | None = None,
+        arrived: "SimpleQueue[ref[Generation]] | None" = None,
         owner: object = None,
     ) -> None:
         self._request, self._loop = request, loop
@@ -131,7 +129,7 @@ class Generation:
             self._loop.cancel(self._request)
             self._request.wake()  # whoever waits for more of it
 
-    def __enter__(self) -> Generation:
+    def __enter__(self) -> "Generation":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -144,7 +142,7 @@ class Generation:
         state = self.finish_reason or ("closed" if self.is_over else "running")
         return f"<pymtp.Generation {state}: {len(self.tokens)} tokens, {self.text[:40]!r}>"
 
-    def __iter__(self) -> Generation:
+    def __iter__(self) -> "Generation":
         return self
 
     def __next__(self) -> str:
@@ -161,7 +159,7 @@ class Generation:
         self._raise_error()
         raise StopIteration
 
-    def __aiter__(self) -> Generation:
+    def __aiter__(self) -> "Generation":
         return self
 
     async def __anext__(self) -> str:
@@ -191,7 +189,7 @@ class Generation:
         """Wake nobody between the first token and the last: all of the text comes in one piece."""
         self._request.is_whole = True
 
-    def _listen(self) -> asyncio.Event:
+    def _listen(self) -> "asyncio.Event":
         """The event that is set, in the task's loop, after each update."""
         import asyncio
 

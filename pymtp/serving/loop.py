@@ -3,8 +3,6 @@
 Owns the thread and its inbox. Knows requests and errors; nothing of what they generate.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -3,8 +3,6 @@
 Knows parameters, traits and token ids; no session.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

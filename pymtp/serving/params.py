@@ -3,8 +3,6 @@
 Knows values and their ranges; no session, no model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -254,7 +252,7 @@ class GenerationOptions(SamplingOptions, total=False):
     sampling: SamplingParams
     max_tokens: int
     ignore_eos: bool
-    stop: str | Sequence[str]
+    stop: "str | Sequence[str]"
     grammar: str | None
     json_schema: str | Mapping[str, Any] | None
     chat: ChatPrompt | None

@@ -3,8 +3,6 @@
 Owns the clock of passes. Knows sequences and their shares; must not know jobs, or which of them run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from operator import sub
 from typing import NamedTuple
@@ -19,8 +17,6 @@ from pymtp.serving.slots import Slots
 
 
 class PassResult(NamedTuple):
-    """The result of a pass."""
-
     shares: Sequence[Share]
     rounds: Sequence[ShareResult]
     errors: Sequence[ContextFull]

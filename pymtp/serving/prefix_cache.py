@@ -3,8 +3,6 @@
 Knows tokens and saved sequences; nothing of slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Owns the folder, which several processes and models may share. What is of anothe
 it is the oldest; what cannot be read is dropped. Knows bytes; nothing of slots.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Owns the counts of all sequences, and what has not been reported yet. Must not know which sequences run next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from pymtp.drafting.draft_vocab import AutoDraftVocab

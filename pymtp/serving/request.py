@@ -4,8 +4,6 @@ The engine's side of a generation: it lives in the engine's thread and hands upd
 it waits: the sampler and the rest of a sequence are made when there is a slot for it.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -150,7 +148,7 @@ class _StopFinder:
         return None
 
 
-def _tokens(prompt: str | Sequence[int], model: ModelTraits) -> array[int]:
+def _tokens(prompt: str | Sequence[int], model: ModelTraits) -> "array[int]":
     if isinstance(prompt, str):
         tokens = array("i", model.vocabulary.tokenize(prompt))
     else:
@@ -180,7 +178,7 @@ def _check_images(prompt: str | Sequence[int], model: ModelTraits) -> None:
         )
 
 
-def _token_ids(prompt: Sequence[int], n_vocab: int) -> array[int]:
+def _token_ids(prompt: Sequence[int], n_vocab: int) -> "array[int]":
     try:
         if isinstance(prompt, (bytes, bytearray)):
             raise TypeError

@@ -3,8 +3,6 @@
 Knows token ids and logits; no text, no clock, and nothing of the next pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import islice
 

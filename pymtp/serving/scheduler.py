@@ -4,8 +4,6 @@ Owns the order of these, and nothing else: jobs and slots are admission's, rows 
 the reports'. Must not know text, or how tokens are sampled and drafted.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress

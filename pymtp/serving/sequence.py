@@ -4,8 +4,6 @@ Owns the state of a sequence: history, sampler, draft length, and why it ended. 
 of the other sequences in the session.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -28,7 +26,7 @@ FinishReason = Literal["eog", "length", "context", "stop", "blocked"]
 class Share(NamedTuple):
     """What a sequence does in a pass: decode tokens of its prompt, or its newest token and drafts after it."""
 
-    sequence: TokenSequence
+    sequence: "TokenSequence"
     slot: int
     """The number of the sequence in the session."""
     position: int

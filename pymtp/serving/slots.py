@@ -4,8 +4,6 @@ Owns prefix reuse: a sequence goes where the cache already holds most of its pro
 what is sampled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

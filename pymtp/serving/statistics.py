@@ -10,22 +10,12 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypedDict, cast
+from typing import Any
 
-
-class StatsDict(TypedDict):
-    """The report as JSON; None stands for a value that does not exist yet."""
-
-    prompt_tokens: int
-    prompt_tok_s: float | None
-    generated_tokens: int
-    generation_tok_s: float | None
-    rounds: int
-    drafted: int
-    accepted: int
-    acceptance_rate: float | None
-    mean_acceptance_length: float | None
-    acceptance_per_position: list[float]
+_REPORTED = (
+    *("prompt_tokens", "prompt_tok_s", "generated_tokens", "generation_tok_s", "rounds", "drafted", "accepted"),
+    *("acceptance_rate", "mean_acceptance_length", "acceptance_per_position"),
+)
 
 
 @dataclass(repr=False)
@@ -150,9 +140,9 @@ class Stats:
             found[drafted] += n
         return dict(sorted(found.items()))
 
-    def as_dict(self) -> StatsDict:
-        """The report under the names that the command line's `--json` uses."""
-        return cast(StatsDict, {name: getattr(self, name) for name in StatsDict.__annotations__})
+    def as_dict(self) -> dict[str, Any]:
+        """The report under the names that the command line's `--json` uses; None: a value that does not exist yet."""
+        return {name: getattr(self, name) for name in _REPORTED}
 
     def as_record(self) -> dict[str, Any]:
         """Everything, as JSON: what `from_record` reads."""

@@ -3,8 +3,6 @@
 Owns which events are due. Knows nothing of what the tasks wait for.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
@@ -16,12 +14,12 @@ if TYPE_CHECKING:
 class Wakeups:
     """Sets events in the loop that they belong to. `wake` may be called from any thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
         self._loop = ref(loop)  # see wakeups_of
         self._due: deque[asyncio.Event] = deque()
         self._is_asked = False  # whether the loop is going to look
 
-    def wake(self, event: asyncio.Event) -> None:
+    def wake(self, event: "asyncio.Event") -> None:
         """Set `event` soon. Harmless if the loop was closed."""
         self._due.append(event)
         if self._is_asked:
@@ -40,10 +38,10 @@ class Wakeups:
             self._due.popleft().set()
 
 
-_wakeups: WeakKeyDictionary[asyncio.AbstractEventLoop, Wakeups] = WeakKeyDictionary()
+_wakeups: "WeakKeyDictionary[asyncio.AbstractEventLoop, Wakeups]" = WeakKeyDictionary()
 
 
-def wakeups_of(loop: asyncio.AbstractEventLoop) -> Wakeups:
+def wakeups_of(loop: "asyncio.AbstractEventLoop") -> Wakeups:
     """The wake-ups of the loop in which this is called."""
     found = _wakeups.get(loop)
     if found is None:

@@ -4,8 +4,6 @@ Knows bytes and UTF-8; nothing of what they say. Raises OSError, whose strerror 
 UnicodeDecodeError.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Numbers that follow on each other, together: for messages."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 

@@ -4,8 +4,6 @@ Owns what is not certain yet: the bytes of an incomplete character, and characte
 string. Knows bytes and text; never token ids.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Sequence
 from itertools import groupby

@@ -3,8 +3,6 @@
 Knows the bytes of tokens; never ids or logits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from .stream import overlap

@@ -3,8 +3,6 @@
 native/src/heads/head-generic.cpp loads it. Knows no PyTorch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +90,7 @@ def _layer_like(model: ModelFile) -> int:
     return max([i for i in attend if i >= len(is_windowed) or not is_windowed[i]] or attend)
 
 
-def read_tensor(model: ModelFile, name: str) -> Array | None:
+def read_tensor(model: ModelFile, name: str) -> "Array | None":
     """A tensor as float32; None if the model does not have it."""
     for shard, info in tensors_of(model):
         if info.name == name:
@@ -101,7 +99,7 @@ def read_tensor(model: ModelFile, name: str) -> Array | None:
     return None
 
 
-def first_tensors(model: ModelFile, form: Form, seed: int) -> dict[str, Array]:
+def first_tensors(model: ModelFile, form: Form, seed: int) -> "dict[str, Array]":
     """A head before training: the trunk's last layer, which reads token and hidden state in equal parts."""
     rng, like = np.random.default_rng(seed), _layer_like(model)
     found = {name: read_tensor(model, f"blk.{like}.{name}") for name in _taken(model, like)}
@@ -137,7 +135,7 @@ def _taken(model: ModelFile, like: int) -> list[str]:
     return [name for name in names if name.startswith(parts)]
 
 
-def read_head(path: Path, form: Form) -> dict[str, Array]:
+def read_head(path: Path, form: Form) -> "dict[str, Array]":
     """The tensors of a trained head in a file. Raises ModelError if they are of another form."""
     file = ModelFile(path)
     layer = tensors_by_layer(file.tensors.values()).get(file.n_layer, {})
@@ -151,7 +149,7 @@ def read_head(path: Path, form: Form) -> dict[str, Array]:
     return made
 
 
-def write_head(path: Path, model: ModelFile, tensors: Mapping[str, Array], kind: str) -> None:
+def write_head(path: Path, model: ModelFile, tensors: "Mapping[str, Array]", kind: str) -> None:
     """Write a head to a file of its own. Matrices become `kind`, or what fits their rows."""
     metadata = Metadata(model.shards[0])
     metadata.drop("split.")
@@ -162,12 +160,12 @@ def write_head(path: Path, model: ModelFile, tensors: Mapping[str, Array], kind:
     write_gguf(path, metadata, made)
 
 
-def _stored(name: str, values: Array, kind: str) -> Tensor:
+def _stored(name: str, values: "Array", kind: str) -> Tensor:
     n_per_row = values.shape[-1]
     to = F32 if values.ndim == 1 else fitting_type(type_id(kind, "type"), n_per_row)
     to = F32 if to is None else to
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> "Iterator[Piece]":
         return convert([bytearray(values.astype("<f4").tobytes())], (F32, to), n_per_row, name)
 
     return Tensor(name, values.shape[::-1], to, pieces)

@@ -160,8 +160,6 @@ def _unit(x: torch.Tensor) -> torch.Tensor:
 
 
 class _Learning:
-    """One head that is learned."""
-
     def __init__(self, head: Head, trunk: Trunk, n_steps: int) -> None:
         self.head, self._trunk, self._n_steps = head, trunk, n_steps
         self.device = trunk.output.device

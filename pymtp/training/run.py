@@ -1,7 +1,5 @@
 """A training from a model to the file with its head. Owns the order of things, what is shown, and what is kept."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 
