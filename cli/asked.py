@@ -179,9 +179,8 @@ def text_of(text: str | None, file: Path | None, name: str) -> str | None:
         return text
     try:
         return read_text(file)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise CommandError(f"cannot read {file}: {reason}; check the path") from error
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}; check the path") from error
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}

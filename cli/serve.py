@@ -121,7 +121,7 @@ def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
         return given
     try:
         lines = read_text(file).splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise CommandError(f"cannot read {file}: {error}; check the path") from error
     keys = tuple(filter(None, map(str.strip, lines)))
     if not keys:

@@ -4,7 +4,6 @@ Owns the choice of the files, the check of what came, and the errors. The Hub's 
 knows the token. No name, revision or digest becomes part of a path before it was checked.
 """
 
-import hashlib
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -16,6 +15,7 @@ from pymtp.errors import InvalidParameter, ModelError
 from pymtp.gguf.facts import file_facts
 from pymtp.gguf.header import HeaderError, HeaderTruncated, read_header
 from pymtp.gguf.shards import SPLIT_NAME, part_names
+from pymtp.text.files import sha256_of
 
 _NAME, _IS_NAME = "USER/REPO or USER/REPO:QUANT", re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 _DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
@@ -177,7 +177,7 @@ def _downloaded(repo: str, commit: str, name: str, sha256: str) -> Path:
         path = Path(hf_hub_download(repo, name, revision=commit))
     is_checked = False
     try:
-        is_checked = _sha256(path) == sha256
+        is_checked = sha256_of(path) == sha256
     finally:  # also after Ctrl-C: nobody may find what was not checked
         if not is_checked:
             path.resolve().unlink()
@@ -186,14 +186,6 @@ def _downloaded(repo: str, commit: str, name: str, sha256: str) -> Path:
         what = f"a file {name} that is not the one it lists (its sha256 differs)"
         raise ModelError(f"{constants.ENDPOINT} sends {what}; try again")
     return path
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as content:
-        while data := content.read(2**20):
-            digest.update(data)
-    return digest.hexdigest()
 
 
 @contextmanager

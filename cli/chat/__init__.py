@@ -112,8 +112,6 @@ def _resume(conversation: "Conversation", system: str | None) -> None:
     except OSError as error:
         reason = error.strerror
         raise CommandError(f"there is no chat to continue ({path}: {reason}); start one without --resume") from error
-    except UnicodeDecodeError:
-        saved = None
     if saved is None:
         raise CommandError(f"{path} is not a saved chat; delete it, and start without --resume")
     conversation.restore(saved.messages)

@@ -357,8 +357,6 @@ def _text_of(file: str, command: str) -> str:
     path = _path(file, command)
     try:
         return read_text_record(path)
-    except UnicodeDecodeError:
-        raise Refused(f"{file} is not valid UTF-8; convert it first (iconv -t UTF-8)") from None
     except OSError as error:
         raise Refused(f"cannot read {file}: {error.strerror}; check the path") from error
 

@@ -39,9 +39,8 @@ def read_earlier(path: Path) -> Earlier:
     """The rows in a file of an earlier run. Raises PymtpError."""
     try:
         text = read_text_record(path)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise PymtpError(f"cannot read {path}: {reason}; check the path after --compare") from error
+    except OSError as error:
+        raise PymtpError(f"cannot read {path}: {error.strerror}; check the path after --compare") from error
     try:
         if text.startswith("["):
             rows = json.loads(text)

@@ -39,9 +39,8 @@ class Journal:
                 self._load(lines, head)
             else:
                 self._append(head)
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise PymtpError(f"cannot use {path}: {reason}; check the path after --resume") from error
+        except OSError as error:
+            raise PymtpError(f"cannot use {path}: {error.strerror}; check the path after --resume") from error
 
     def samples(self, key: Key, arms: Sequence[Arm]) -> list[Sample]:
         """The samples of all `arms` in a trial; none if some are missing, as they belong together."""

@@ -100,9 +100,8 @@ def _lines(path: Path) -> list[tuple[str, str]]:
     """The lines of a file that are not blank, and where each is. The file is read once: it may be a pipe."""
     try:
         lines = read_text(path).splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise PymtpError(f"cannot read the prompts in {path}: {reason}; check the path") from error
+    except OSError as error:
+        raise PymtpError(f"cannot read the prompts in {path}: {error.strerror}; check the path") from error
     found = [(f"{path}, line {n}", line) for n, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise PymtpError(f"{path} is empty; write one JSON object per line")

@@ -1,12 +1,12 @@
 """The provenance of figures: machine, devices, model. The sources are those of pymtp.version_text."""
 
-import hashlib
 import platform
 import re
 from functools import cache
 from pathlib import Path
 
 from pymtp.placement.devices import devices
+from pymtp.text.files import sha256_of
 
 
 @cache
@@ -23,14 +23,8 @@ def gpus() -> list[str]:
     return [device.description for device in devices() if device.kind in ("GPU", "IGPU")]
 
 
-@cache
-def sha256(path: Path) -> str:
-    """The hash of the whole file, 64 hex digits. Each file is read only once."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+sha256 = cache(sha256_of)
+"""The hash of a file, which is read only once."""
 
 
 def cpu() -> str:

@@ -1,10 +1,10 @@
 """Reads whole files within a limit, those that users name and those that pymtp has written; makes folders for these.
 
-Knows bytes and UTF-8; nothing of what they say. Raises OSError, whose strerror says what is wrong, and
-UnicodeDecodeError.
+Knows bytes and UTF-8; nothing of what they say. Raises OSError, whose strerror says what is wrong.
 """
 
 import errno
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -18,7 +18,7 @@ BYTES_MAX = 64 << 20
 
 def read_text(path: str | os.PathLike[str], n_max: int = BYTES_MAX) -> str:
     """The text of a file or a pipe, such as a shell makes of `<(command)`; at most `n_max` bytes of it."""
-    return _decoded(read_bytes(path, n_max))
+    return _decoded(read_bytes(path, n_max), path)
 
 
 def read_bytes(path: str | os.PathLike[str], n_max: int = BYTES_MAX) -> bytes:
@@ -47,7 +47,7 @@ def read_record(path: str | os.PathLike[str], n_max: int | None = None) -> bytes
 
 def read_text_record(path: str | os.PathLike[str]) -> str:
     """The text of a regular file: see `read_record`."""
-    return _decoded(read_record(path))
+    return _decoded(read_record(path), path)
 
 
 def make_own_folder(path: Path, parameter: str) -> None:
@@ -60,6 +60,18 @@ def make_own_folder(path: Path, parameter: str) -> None:
         raise InvalidParameter(parameter, "a folder that can be written", value=str(path))
 
 
-def _decoded(data: bytes) -> str:
+def sha256_of(path: Path) -> str:
+    """The hash of a whole file, 64 hex digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while data := file.read(1 << 20):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def _decoded(data: bytes, path: str | os.PathLike[str]) -> str:
     """As text files are read: all ends of lines are the same."""
-    return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    try:
+        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError:
+        raise OSError(errno.EILSEQ, "it is not valid UTF-8", os.fspath(path)) from None
