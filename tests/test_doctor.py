@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ def test_the_report_is_whole_and_names_no_user(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("HOME", str(tmp_path / "secret-user"))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "4096")
+    monkeypatch.setitem(sys.modules, "gguf", None)  # it does not come with pymtp
     result = CliRunner().invoke(app, ["doctor"])
     titles = [line.split()[0] for line in result.stdout.splitlines() if not line.startswith(" ")]
     assert (result.exit_code, result.stderr) == (0, "")
