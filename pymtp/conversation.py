@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from pymtp.chat.params import ChatParams
 from pymtp.chat.parser import ChatMessage
 from pymtp.chat.prompt import ChatPrompt
-from pymtp.errors import ContextFull, InvalidParameter
+from pymtp.errors import ContextFull, InvalidParameter, require
 from pymtp.loading.images import Image, ImagePrompt, PlacedImage, fit_together, load_images, n_more_cells
 from pymtp.loading.params import StrPath
 from pymtp.model import Model
@@ -152,8 +152,7 @@ class Conversation:
         if any(message.get("images") for message in messages):
             self.model.check_takes_images()
         roles = [message.get("role") for message in messages]
-        if roles != ["user", "assistant"] * (len(roles) // 2):
-            raise InvalidParameter("messages", "pairs of user and assistant")
+        require(roles == ["user", "assistant"] * (len(roles) // 2), "messages", "pairs of user and assistant")
         self.messages = [_message(message) for message in messages]
         self.n_dropped = 0
 
@@ -164,10 +163,8 @@ class Conversation:
     def _index(self, turn: int) -> int:
         """The turn, from 0. Raises InvalidParameter if there is none."""
         n = len(self.messages) // 2
-        if not n:
-            raise InvalidParameter("messages", "not empty: there is no message to answer again")
-        if not -n <= turn < n:
-            raise InvalidParameter("turn", f"between 0 and {n - 1}, or -1 for the last", value=turn)
+        require(n, "messages", "not empty: there is no message to answer again")
+        require(-n <= turn < n, "turn", f"between 0 and {n - 1}, or -1 for the last", turn)
         return turn % n
 
     def _answer_to(

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from pymtp.errors import InvalidParameter, ModelError
+from pymtp.errors import InvalidParameter, ModelError, require
 from pymtp.gguf.facts import file_facts
 from pymtp.gguf.header import HeaderError, HeaderTruncated, read_header
 from pymtp.gguf.shards import SPLIT_NAME, part_names
@@ -49,8 +49,7 @@ def resolve(name: str, *, offline: bool = False, headers_in: Path | None = None)
     the size of the model's; these alone are downloaded. Raises InvalidParameter for a name that cannot be one,
     ModelError.
     """
-    if not _IS_NAME.fullmatch(name):
-        raise InvalidParameter("hf", _NAME, value=name)
+    require(_IS_NAME.fullmatch(name), "hf", _NAME, name)
     repo, _, quant = name.partition(":")
     if offline:
         return _cached(repo, quant, "without a network (--offline)")

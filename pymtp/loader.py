@@ -15,7 +15,7 @@ from pymtp.binding import log
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
-from pymtp.errors import InvalidParameter, ModelError, PymtpError, RemoteError
+from pymtp.errors import ModelError, PymtpError, RemoteError, require
 from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.weights import check_tables
 from pymtp.loading.adapters import LoraAdapter, adapt_heads, check_adapters, load_adapters
@@ -216,5 +216,4 @@ def _use_numa(strategy: Numa) -> None:
         if not _numa:
             lib.llama_numa_init(getattr(lib, f"GGML_NUMA_STRATEGY_{strategy.upper()}"))
             _numa.append(strategy)
-    if strategy not in _numa:
-        raise InvalidParameter("numa", f"{_numa[0]}, as for the first model of the process", value=strategy)
+    require(strategy in _numa, "numa", f"{_numa[0]}, as for the first model of the process", strategy)

@@ -25,7 +25,7 @@ from pymtp.drafting.params import DraftParams, PlainReason, StrPath
 from pymtp.engine.context import ContextParams
 from pymtp.engine.cores import n_cores
 from pymtp.engine.session import Session
-from pymtp.errors import Closed, InvalidParameter, UnsupportedModel
+from pymtp.errors import Closed, InvalidParameter, UnsupportedModel, require
 from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.model_file import read_model
 from pymtp.gguf.weights import fingerprint, output_rows, trimmed_output
@@ -383,8 +383,7 @@ class Model:
 
 def _path_of(path: StrPath | None, hf: str | None) -> StrPath:
     if hf is not None:
-        if path is not None:
-            raise InvalidParameter("hf", "left out where a path is given", value=hf)
+        require(path is None, "hf", "left out where a path is given", hf)
         return hub.resolve(hf)
     if path is None:
         return embedded.model_path()

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from pymtp.drafting.interface import Drafter
 from pymtp.drafting.params import DraftParams, HeadType, StrPath
 from pymtp.engine.context import ContextParams
-from pymtp.errors import InvalidParameter
+from pymtp.errors import require
 from pymtp.loading.params import LoadMode, ModelParams, Numa, SplitMode
 from pymtp.serving.params import check_names
 
@@ -91,8 +91,7 @@ def merge_options(params: Params, options: Mapping[str, Any]) -> Params:
     """
     kinds = (ModelParams, ContextParams, DraftParams)
     for name, part, kind in zip(Params._fields, params, kinds, strict=True):
-        if not isinstance(part, kind):
-            raise InvalidParameter(name, f"of the class {kind.__name__}", value=part)
+        require(isinstance(part, kind), name, f"of the class {kind.__name__}", part)
     known = {each.name for kind in kinds for each in fields(kind)}
     check_names(options, known)
 

@@ -6,7 +6,7 @@ from random import Random
 
 from pymtp.acceptance.interface import MATCH, Verdict, Verified, emit_until_other
 from pymtp.engine.session import Row
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 from pymtp.sampling.chain import Sampler
 
 
@@ -30,8 +30,7 @@ class Forced:
     @classmethod
     def of_length(cls, length: float, n_draft: int, random: Callable[[], float] | None = None) -> "Forced":
         """Rates r, r^2, ... that give rounds of `n_draft` drafts this mean acceptance length."""
-        if not 1 <= length <= n_draft + 1:
-            raise InvalidParameter("length", f"between 1 and {n_draft + 1}", value=length)
+        require(1 <= length <= n_draft + 1, "length", f"between 1 and {n_draft + 1}", length)
         low, high = 0.0, 1.0
         for _ in range(60):
             rate = (low + high) / 2

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.engine.context import ContextParams
-from pymtp.errors import InvalidParameter
+from pymtp.errors import require
 from pymtp.gguf.facts import GgufInfo
 from pymtp.loading.params import ModelParams
 from pymtp.serving.statistics import Stats
@@ -59,8 +59,7 @@ class Workload:
     """Tokens in the cache before the test begins."""
 
     def __post_init__(self) -> None:
-        if self.n_prompt + self.n_gen < 1:
-            raise InvalidParameter("n_gen", "1 or more where there is no prompt", value=self.n_gen)
+        require(self.n_prompt + self.n_gen > 0, "n_gen", "1 or more where there is no prompt", self.n_gen)
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 
 _DATA_URL = re.compile(r"data:[^,]*?(?P<encoding>;base64)?,", re.IGNORECASE)
 _KINDS = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
@@ -62,8 +62,7 @@ def source_of(part: Mapping[str, Any]) -> Any:
     if not (found := _DATA_URL.match(url)):
         scheme = url.partition(":")[0][:20] if ":" in url else "no scheme"
         raise InvalidParameter("image_url", f"a data: URL; images are not fetched from elsewhere ({scheme})")
-    if not found["encoding"]:
-        raise InvalidParameter("image_url", "base64: data:image/png;base64,...")
+    require(found["encoding"], "image_url", "base64: data:image/png;base64,...")
     try:
         return base64.b64decode(url[found.end() :], validate=True)
     except (binascii.Error, ValueError) as error:

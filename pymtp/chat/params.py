@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pymtp.documented import documented
-from pymtp.errors import InvalidParameter, require
+from pymtp.errors import require
 
 REASONING = ("auto", "on", "off")
 REASONING_FORMATS = ("auto", "deepseek", "deepseek-legacy", "none")
@@ -65,8 +65,7 @@ class ChatParams:
             return list(self.tools)
         wanted = name_of(self.tool_choice)
         found = [tool for tool in self.tools if name_of(tool) == wanted]
-        if not found:
-            raise InvalidParameter("tool_choice", "one of the tools", value=wanted)
+        require(found, "tool_choice", "one of the tools", wanted)
         return found
 
     @property

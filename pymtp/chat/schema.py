@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pymtp.binding.library import lib
 from pymtp.chat.native import Failed, Refused, json_of
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 
 _LIMITS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _KNOWN = {"properties", "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems"}
@@ -249,8 +249,7 @@ def _of_number(schema: Mapping[str, Any], path: str, *, is_whole: bool) -> list[
         raise InvalidParameter("json_schema", f"one without a {beyond} of more than 64 bits, which is at {path}")
     least = max(_bound(schema, "minimum", -math.inf), _bound(schema, "exclusiveMinimum", -math.inf) + is_whole)
     most = min(_bound(schema, "maximum", math.inf), _bound(schema, "exclusiveMaximum", math.inf) - is_whole)
-    if least > most:
-        raise InvalidParameter("json_schema", f"one that something fits: at {path} no number is allowed")
+    require(least <= most, "json_schema", f"one that something fits: at {path} no number is allowed")
     ignored = []
     for a, b in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         given = [key for key in (a, b) if key in schema and schema[key] is not False]

@@ -14,7 +14,7 @@ from pymtp.chat.params import ChatParams
 from pymtp.chat.parser import ParserMaker
 from pymtp.chat.prompt import ChatPrompt, Trigger
 from pymtp.chat.schema import ignored_of, patterns_ignored, refuse_ignored, schema_grammar
-from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
+from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel, require
 from pymtp.loading.vocabulary import Vocabulary
 
 _FENCED = '"```json" space response-format space "```" | '
@@ -66,8 +66,7 @@ class ChatTemplate:
         Raises InvalidParameter for messages, tools or a schema that cannot be used, ModelError if the template fails.
         """
         _check_messages(messages)
-        if not isinstance(params, (ChatParams, type(None))):
-            raise InvalidParameter("params", "a ChatParams", value=params)
+        require(isinstance(params, (ChatParams, type(None))), "params", "a ChatParams", params)
         params = params or ChatParams()
         asked, ignored = _request(messages, params)
         try:

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 from pymtp.text.files import read_text
 
 
@@ -44,8 +44,7 @@ def parse_draft_vocab(
     if vocab == "auto":
         return AutoDraftVocab(n_vocab), None
     if isinstance(vocab, int) and not isinstance(vocab, bool):
-        if not 1 <= vocab <= n_vocab:
-            raise InvalidParameter("draft_vocab", f"1 to {n_vocab} tokens of the vocabulary", value=vocab)
+        require(1 <= vocab <= n_vocab, "draft_vocab", f"1 to {n_vocab} tokens of the vocabulary", vocab)
         return None, range(vocab)
     tokens = read_draft_vocab(vocab) if isinstance(vocab, (str, os.PathLike)) else _token_list(vocab)
     if not tokens or min(tokens) < 0 or max(tokens) >= n_vocab:

@@ -150,8 +150,7 @@ def _one_of(names: Iterable[str]) -> str:
 def resolved(model: object, params: ContextParams, n_seq_max: int | None) -> ContextParams:
     """`params` with numbers for what they leave open. Raises InvalidParameter if these do not go together."""
     n_seq_max = params.n_seq_max if n_seq_max is None else n_seq_max
-    if not 1 <= n_seq_max <= MAX_SEQUENCES:
-        raise InvalidParameter("n_seq_max", f"between 1 and {MAX_SEQUENCES}", value=n_seq_max)
+    require(1 <= n_seq_max <= MAX_SEQUENCES, "n_seq_max", f"between 1 and {MAX_SEQUENCES}", n_seq_max)
     # llama.cpp rounds its cache up: what was asked for is the limit
     n_ctx = context_size(params.n_ctx, lib.llama_model_n_ctx_train(model_pointer(model)), params.n_ctx_max)
     if n_ctx * n_seq_max > MAX_TOKENS:
@@ -171,8 +170,7 @@ def open_context(
     padding: str,
 ) -> Any:
     """A new `pymtp_session *` for what `resolved` returned. See Session for the parameters, and for what it raises."""
-    if mtp_context not in _HEAD_CONTEXT:
-        raise InvalidParameter("mtp_context", "target or chained", value=mtp_context)
+    require(mtp_context in _HEAD_CONTEXT, "mtp_context", "target or chained", mtp_context)
     native = native_params(context, n_draft_max, context.n_seq_max)  # referenced until the call is done
     params = ffi.new("struct pymtp_session_params *")
     params.context = native

@@ -14,7 +14,7 @@ from typing import Any
 from pymtp.binding.library import abi_id, ffi, lib
 from pymtp.binding.status import check, error_message
 from pymtp.engine.handle import SessionHandle
-from pymtp.errors import InvalidParameter, StateError
+from pymtp.errors import StateError, require
 from pymtp.text.files import read_record
 
 _MAGIC = b"pymtp-state "
@@ -76,8 +76,7 @@ class Snapshots:
         return True
 
     def _one(self, sequence: int) -> int:
-        if not 0 <= sequence < self.n_seq_max:
-            raise InvalidParameter("sequence", f"between 0 and {self.n_seq_max - 1}", value=sequence)
+        require(0 <= sequence < self.n_seq_max, "sequence", f"between 0 and {self.n_seq_max - 1}", sequence)
         return sequence
 
     def _saved(self, sequence: int) -> bytes:

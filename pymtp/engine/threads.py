@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pymtp.binding.library import ffi
 from pymtp.engine.cores import n_cores, usable_processors
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 from pymtp.text.spans import spans
 
 MAX_THREADS = 512
@@ -86,8 +86,7 @@ def _threads(params: Any, suffix: str, default: Threads) -> Threads:
 
 def _processors(mask: str | None, span: str | None, suffix: str) -> frozenset[int]:
     """The processors of a mask and of a range together."""
-    if sys.platform == "darwin":
-        raise InvalidParameter("cpu_mask" + suffix, "left out on macOS, which binds no threads")
+    require(sys.platform != "darwin", "cpu_mask" + suffix, "left out on macOS, which binds no threads")
     usable = usable_processors()
     for name, wanted in (("cpu_mask", _of_mask(mask, suffix)), ("cpu_range", _of_range(span, suffix, usable))):
         if missing := wanted - usable:
@@ -95,8 +94,7 @@ def _processors(mask: str | None, span: str | None, suffix: str) -> frozenset[in
             allowed = f"of processors that the process may use ({there}), without {not_there}"
             raise InvalidParameter(name + suffix, allowed)
     found = _of_mask(mask, suffix) | _of_range(span, suffix, usable)
-    if not found:
-        raise InvalidParameter("cpu_mask" + suffix, "of one processor at least", value=mask)
+    require(found, "cpu_mask" + suffix, "of one processor at least", mask)
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pymtp.errors import InvalidParameter, UnsupportedModel
+from pymtp.errors import InvalidParameter, UnsupportedModel, require
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import ModelFile
 from pymtp.gguf.shards import Shard
@@ -94,8 +94,7 @@ def quantize_heads(
     plan = _Plan(model, types)
     tensors = [plan.tensor(shard, tensor) for shard, tensor in tensors_of(model)]
     if not plan.changes:
-        if types == HeadTypes():
-            raise InvalidParameter("type", "named where no other type is", value=None)
+        require(types != HeadTypes(), "type", "named where no other type is")
         raise UnsupportedModel(f"{path}: no matrix of its heads gets another type; name other types")
     metadata = Metadata(model.shards[0])
     metadata.drop("split.")

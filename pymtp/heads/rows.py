@@ -6,7 +6,7 @@ Owns which types there are, and what becomes of rows that a type's blocks do not
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pymtp.errors import InvalidParameter, ModelError, PymtpError
+from pymtp.errors import ModelError, PymtpError, require
 from pymtp.gguf.types import TENSOR_TYPES, TensorType
 from pymtp.gguf.writer import Piece
 
@@ -30,8 +30,7 @@ _SMALLER_BLOCKS = {"q6_k": "q8_0", "q5_k": "q5_1", "q4_k": "q5_0", "iq4_xs": "iq
 
 def type_id(name: str, parameter: str) -> int:
     """The ggml_type that is called `name`. Raises InvalidParameter about `parameter` if it is none of TYPES."""
-    if name not in TYPES:
-        raise InvalidParameter(parameter, f"one of {', '.join(TYPES)}", value=name)
+    require(name in TYPES, parameter, f"one of {', '.join(TYPES)}", name)
     return _IDS[name]
 
 

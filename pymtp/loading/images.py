@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, overload
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
-from pymtp.errors import InvalidParameter, ModelError
+from pymtp.errors import InvalidParameter, ModelError, require
 from pymtp.gguf.header import ArrayLength, Header, read_array
 from pymtp.gguf.shards import read_single
 from pymtp.gguf.weights import fingerprint
@@ -41,8 +41,7 @@ class Image:
 
     def __init__(self, source: StrPath | bytes) -> None:
         name, data = ("the image", bytes(source)) if isinstance(source, (bytes, bytearray)) else _read(source)
-        if not data:
-            raise InvalidParameter("image", f"{_KNOWN}; {name} is empty")
+        require(data, "image", f"{_KNOWN}; {name} is empty")
         handle = ffi.new("struct pymtp_image **")
         if lib.pymtp_image_load(ffi.from_buffer("uint8_t[]", data), len(data), handle) != lib.PYMTP_OK:
             kind = _kind(data)
@@ -223,13 +222,11 @@ def load_images(sources: Sequence[Image | StrPath | bytes]) -> list[Image]:
     """The images of a prompt. Raises InvalidParameter for one that cannot be used, and if they are too many."""
     if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence):
         raise InvalidParameter("images", "a list of images", value=sources)
-    if len(sources) > MAX_IMAGES:
-        raise InvalidParameter("images", f"at most {MAX_IMAGES} in a prompt", value=len(sources))
+    require(len(sources) <= MAX_IMAGES, "images", f"at most {MAX_IMAGES} in a prompt", len(sources))
     images: list[Image] = []
     for source in sources:
         images.append(source if isinstance(source, Image) else Image(source))
-        if not fit_together(images):
-            raise InvalidParameter("images", f"of at most {_MAX_PIXELS >> 20} Mi pixels together")
+        require(fit_together(images), "images", f"of at most {_MAX_PIXELS >> 20} Mi pixels together")
     return images
 
 
@@ -271,8 +268,7 @@ def _read(source: StrPath) -> tuple[str, bytes]:
     if not isinstance(source, (str, os.PathLike)):
         raise InvalidParameter("image", "a file or bytes", value=source)
     name = os.fspath(source)
-    if os.path.isdir(name):
-        raise InvalidParameter("image", f"a file; {name} is a directory: name an image in it")
+    require(not os.path.isdir(name), "image", f"a file; {name} is a directory: name an image in it")
     try:
         return name, read_record(source, _MAX_BYTES)
     except (OSError, ValueError) as error:

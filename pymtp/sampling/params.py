@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pymtp.documented import documented
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 
 DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 SAMPLERS = dict(zip((*DEFAULT_SAMPLERS, "infill", "adaptive_p"), "edskypmxtia", strict=True))
@@ -224,6 +224,5 @@ def _biases(biases: Mapping[int, float] | Iterable[tuple[int, float]]) -> tuple[
     for token, bias in pairs:
         if not (isinstance(token, int) and token >= 0 and isinstance(bias, (int, float)) and bias < math.inf):
             raise InvalidParameter("logit_bias", "token ids with numbers below infinity", value=(token, bias))
-    if len({token for token, _ in pairs}) < len(pairs):
-        raise InvalidParameter("logit_bias", "one number per token id")
+    require(len({token for token, _ in pairs}) == len(pairs), "logit_bias", "one number per token id")
     return pairs

@@ -8,7 +8,7 @@ from typing import Any
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check, error_message
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ def check_grammar(grammar: str) -> str:
         text = ffi.new("char[]", grammar.encode())
     except (AttributeError, UnicodeEncodeError) as error:
         raise InvalidParameter("grammar", f"GBNF in valid Unicode ({error})") from None
-    if "\0" in grammar:
-        raise InvalidParameter("grammar", "GBNF without NUL characters")
+    require("\0" not in grammar, "grammar", "GBNF without NUL characters")
     status = lib.pymtp_grammar_check(text)
     if status == lib.PYMTP_INVALID:
         raise InvalidParameter("grammar", f"GBNF with a rule named root ({error_message()})")

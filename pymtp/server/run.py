@@ -15,7 +15,7 @@ from typing import Any
 
 import uvicorn
 
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 from pymtp.model import Model
 
 from . import logs
@@ -85,8 +85,7 @@ def _allow_many_files() -> None:
 
 def _check_certificate(cert: Path | None, key: Path | None) -> None:
     if cert is None:
-        if key is not None:
-            raise InvalidParameter("ssl_cert_file", "given where ssl_key_file is")
+        require(key is None, "ssl_cert_file", "given where ssl_key_file is")
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:

@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 
 BYTES_MAX = 64 << 20
 """Of a text that somebody names: prompts, templates, grammars, lists of tokens."""
@@ -56,8 +56,7 @@ def make_own_folder(path: Path, parameter: str) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidParameter(parameter, f"a folder that can be written ({error.strerror})") from None
-    if not os.access(path, os.W_OK):
-        raise InvalidParameter(parameter, "a folder that can be written", value=str(path))
+    require(os.access(path, os.W_OK), parameter, "a folder that can be written", str(path))
 
 
 def sha256_of(path: Path) -> str:
