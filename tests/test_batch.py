@@ -489,7 +489,7 @@ def test_closing_a_generation_wakes_whoever_waits_for_it_in_another_thread(waits
     blocked.join()
 
 
-def test_five_hundred_requests_of_which_a_third_is_cancelled() -> None:
+def test_two_hundred_requests_of_which_a_third_is_cancelled() -> None:
     rng = random.Random(1)
     work = engine(n_seq_max=4, n_ubatch=48)
     expected_texts = {(n, m): expected("ab" + "c" * n, m) for n in range(8) for m in range(1, 30)}
@@ -497,7 +497,7 @@ def test_five_hundred_requests_of_which_a_third_is_cancelled() -> None:
 
     def talk(seed: int) -> None:
         rng = random.Random(seed)
-        for _ in range(125):
+        for _ in range(50):
             n, m = rng.randrange(8), rng.randrange(1, 30)
             generation = work.submit("ab" + "c" * n, sampling=GREEDY, max_tokens=m, ignore_eos=False)
             if rng.random() < 1 / 3:
@@ -513,7 +513,7 @@ def test_five_hundred_requests_of_which_a_third_is_cancelled() -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert len(results) > 250
+    assert len(results) > 100
     assert all(results)
     work.loop.call(lambda: None)
     assert work.scheduler.is_idle

@@ -52,6 +52,7 @@ def test_matrices_are_q8_0_with_values_that_preserve_the_norm(small: Path) -> No
     assert by_name["output_norm.weight"].tensor_type.name == "F32"
 
 
+@pytest.mark.slow
 def test_other_types_are_mixed_as_llama_cpp_mixes_them(tmp_path: Path) -> None:
     path = tmp_path / "mixed.gguf"
     write_quantized(path, SIZES["1b"].scaled(8), "Q4_K_M")

@@ -574,6 +574,7 @@ def test_accepted_drafts_are_coloured_where_that_is_asked_for(environment: dict[
     assert "```" in answer and "```" not in laid_out and re.search("\x1b\\[94[;0-9]*mdef", laid_out)
 
 
+@pytest.mark.slow
 def test_a_chat_at_a_terminal_can_be_continued(environment: dict[str, str], tmp_path: Path) -> None:
     kept = Path(environment["XDG_STATE_HOME"]) / "pymtp" / "last_chat.json"
     with Terminal([*COMMAND, "--no-history"], env=environment) as terminal:

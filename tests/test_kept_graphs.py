@@ -45,6 +45,7 @@ def spread(n_rows: int) -> list[int]:
 
 
 @needs_no_gpu
+@pytest.mark.slow
 def test_graphs_are_bounded_by_memory(session: Session) -> None:
     verify(session, [1] * N_SEQ)
     first = session.compute_bytes
