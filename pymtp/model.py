@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pymtp import embedded, hub
 from pymtp.chat.images import source_of, take_images
-from pymtp.chat.params import ChatParams
+from pymtp.chat.params import ChatParams, asked_as_openai
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.template import ChatTemplate
 from pymtp.drafting.adaptive import AdaptiveDrafter
@@ -269,17 +269,22 @@ class Model:
         params: GenerationParams | None = None,
         *,
         chat_params: ChatParams | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        response_format: Mapping[str, Any] | None = None,
         on_prompt: OnPrompt | None = None,
         **options: "Unpack[GenerationOptions]",
     ) -> Generation:
         """Answer `messages`, as in OpenAI's chat completions. See `render` and `generate`.
+
+        `tools`, `tool_choice` and `response_format` are OpenAI's too, and override those of `chat_params`.
 
         The generation's `message` is the answer taken apart: reasoning, content, tool calls. A part of a message can
         be an image: `{"type": "image_url", "image_url": {"url": "data:..."}}`, or `{"type": "image", "image": ...}`
         with an Image, bytes, or the path of a file, which is opened: of messages that others wrote, refuse those parts.
         """
         messages, images = self.marked(messages)
-        prompt = self.render(messages, chat_params)
+        prompt = self.render(messages, asked_as_openai(chat_params, tools, tool_choice, response_format))
         options["chat"] = prompt
         tokens = self.image_prompt(prompt.text, images, self.marker) if images else prompt.text
         return self._submit(tokens, params, on_prompt=on_prompt, **options)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from llama_archive import texts
 from machine import needs_exact_texts
 from pymtp import ChatParams, ChatPrompt, ChatTemplate, GenerationParams, InvalidParameter, Model, SamplingParams
 from pymtp.chat.prompt import Trigger
@@ -130,6 +132,30 @@ def test_a_schema_holds_after_a_thinking_that_was_cut_short(thinks: Model) -> No
             list(answer)
             assert answer.finish_reason == "eog"
             assert json.loads(answer.message.content) in range(1, 7)
+
+
+@pytest.mark.model
+def test_a_chat_takes_tools_and_a_format_as_openai_does(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = texts("models/templates", ".jinja")["Qwen-Qwen2.5-7B-Instruct.jinja"]
+    monkeypatch.setattr(model, "chat_template", ChatTemplate(model.vocabulary, template))
+    die = {"type": "object", "properties": {"eyes": {"enum": [1, 2, 3, 4, 5, 6]}}, "required": ["eyes"]}
+    tools = [{"type": "function", "function": {"name": name, "parameters": die}} for name in ("roll", "hold")]
+    one: dict[str, Any] = {"type": "function", "function": {"name": "hold"}}
+    calls = model.chat(QUESTION, tools=tools, tool_choice=one, max_tokens=60, sampling=GREEDY)
+    list(calls)
+    assert [call.name for call in calls.message.tool_calls] == ["hold"]
+    form = {"type": "json_schema", "json_schema": {"name": "die", "schema": die}}
+    for asked in (form, {"type": "json_object"}):
+        other = ChatParams(json_schema={"const": 9})
+        answer = model.chat(QUESTION, chat_params=other, response_format=asked, max_tokens=60, sampling=GREEDY)
+        list(answer)
+        assert answer.message.content.lstrip().startswith("{")
+        assert asked is not form or json.loads(answer.message.content)["eyes"] in range(1, 7)
+    text = model.chat(QUESTION, response_format={"type": "text"}, max_tokens=1)
+    assert text.params.json_schema is None and not text.params.chat.grammar
+    for wrong in ({"type": "sound"}, {"type": "json_schema"}, "text", {"type": "json_object", "schema": 5}):
+        with pytest.raises(InvalidParameter, match="^response_format must be an object"):
+            model.chat(QUESTION, response_format=wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.model

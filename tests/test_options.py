@@ -50,7 +50,7 @@ def test_sampling_and_its_fields_go_together() -> None:
     assert (asked.sampling.top_k, asked.sampling.temperature) == (3, 0)
 
 
-@pytest.mark.parametrize(("name", "near"), [("temprature", "temperature"), ("max_token", "max_tokens"), ("xyz", "")])
+@pytest.mark.parametrize(("name", "near"), [("temprature", "temperature"), ("temp", "temperature"), ("xyz", "")])
 def test_an_unknown_keyword_of_a_generation_names_the_nearest(name: str, near: str) -> None:
     with pytest.raises(TypeError, match=f"unknown parameter '{name}'" + (f"; did you mean '{near}'" if near else "$")):
         with_options(GenerationParams(), {name: 1})

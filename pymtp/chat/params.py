@@ -4,7 +4,7 @@ Knows values and their ranges; no template.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pymtp.documented import documented
@@ -77,6 +77,37 @@ class ChatParams:
     def has_to_call(self) -> str:
         """llama.cpp's word for whether the answer has to call a tool."""
         return self.tool_choice if isinstance(self.tool_choice, str) else "required"
+
+
+def asked_as_openai(
+    params: ChatParams | None,
+    tools: Sequence[Mapping[str, Any]] | None,
+    tool_choice: str | Mapping[str, Any] | None,
+    response_format: Mapping[str, Any] | None,
+) -> ChatParams:
+    """`params` with what of the others is not None. Raises InvalidParameter."""
+    given = {"tools": tools, "tool_choice": tool_choice}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if response_format is not None:
+        changes["json_schema"] = schema_of(response_format)
+    params = ChatParams() if params is None else params
+    return replace(params, **changes) if changes else params
+
+
+def schema_of(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The JSON schema that an answer in one of OpenAI's formats follows; None: it is text. Raises InvalidParameter."""
+    require(isinstance(response_format, Mapping), "response_format", 'an object with a "type"', response_format)
+    kind, wrapper = response_format.get("type"), response_format
+    if kind in (None, "", "text"):
+        return None
+    if kind == "json_schema":
+        wrapper = wrapper.get("json_schema", wrapper)  # llama-server takes the schema without a wrapper too
+    elif kind != "json_object":
+        allowed = 'an object whose type is "text", "json_object" or "json_schema"'
+        raise InvalidParameter("response_format", allowed, value=kind)
+    schema = wrapper.get("schema", None if kind == "json_schema" else {}) if isinstance(wrapper, Mapping) else None
+    require(isinstance(schema, Mapping), "response_format", 'an object with a schema, as {"schema": {...}}', schema)
+    return schema or {"type": "object"}
 
 
 def name_of(tool: Mapping[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pymtp.chat.params import ChatParams, name_of
+from pymtp.chat.params import ChatParams, name_of, schema_of
 from pymtp.chat.parser import AnswerParser, ChatDelta, ChatMessage
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import UnsupportedModel
@@ -223,20 +223,14 @@ def _schema(body: ChatBody) -> Any:
     if schema is not None and body.grammar:
         raise invalid("Cannot use both json_schema and grammar")
     asked = body.response_format or {}
-    kind = asked.get("type")
-    if kind == "json_object":
-        schema = asked.get("schema", {} if schema is None else schema)
-    elif kind == "json_schema":
-        wrapper = asked.get("json_schema", asked)  # llama-server takes the schema without a wrapper too
-        schema = wrapper.get("schema") if isinstance(wrapper, dict) else None
-        if schema is None:
-            raise invalid("Field 'response_format': json_schema needs a schema, as {\"schema\": {...}}")
-    elif kind not in (None, "", "text"):
-        raise invalid(f'response_format type must be one of "text", "json_object" or "json_schema", not {kind!r}')
+    if asked.get("type") == "json_object" and "schema" not in asked and schema is not None:
+        asked = {"type": "json_object", "schema": schema}
+    if (asked_schema := schema_of(asked)) is not None:
+        return asked_schema
     if schema is None:
         return None
     if not isinstance(schema, dict):
-        raise invalid("the schema of response_format must be an object")
+        raise invalid("json_schema must be an object")
     return schema or {"type": "object"}
 
 
