@@ -168,7 +168,7 @@ def _show(results: Results, output: Output, own: Values, earlier: Earlier | None
 def _models(paths: list[str], hf_repo: str | None, offline: bool) -> list[Path]:
     from pymtp.embedded import model_path
 
-    if hf_repo or offline or not paths:
+    if hf_repo or not paths:
         found = find_model(paths[0] if paths else None, hf_repo, offline=offline)
         paths = [found or str(model_path())]
     return [Path(path) for path in paths]

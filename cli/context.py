@@ -67,8 +67,6 @@ def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_
     `headers_in`: see pymtp.hub.resolve.
     """
     if hf_repo is None:
-        if offline:
-            raise typer.BadParameter("--offline needs -hf USER/REPO")
         return path
     if path is not None:
         raise typer.BadParameter(f"give the model as a file or with -hf, not both ({path!r} and {hf_repo!r})")

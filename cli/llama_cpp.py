@@ -48,6 +48,7 @@ _DRAFT_PLACE = "heads are where the model's layers are"
 IGNORED = table(f"""
 -cb --cont-batching -nocb --no-cont-batching: requests always share passes
 --warmup --no-warmup: the first request does not wait for one
+--jinja --no-jinja: chat templates are always rendered with Jinja
 -e --escape --no-escape: prompts are taken as they are, and --stop knows \\n
 --perf --no-perf: times are always reported
 --swa-full: caches with a window keep what drafts need
@@ -62,6 +63,7 @@ IGNORED = table(f"""
 --log-prefix --no-log-prefix --log-timestamps --no-log-timestamps: a line of the log begins with its time and level
 -no-ag --no-agent --no-ui-mcp-proxy --no-webui-mcp-proxy: a server runs no tools
 --models-autoload --no-models-autoload: a server has one model
+--prefill-assistant: an assistant's last message is continued
 --no-skip-chat-parsing: answers are always parsed
 -ndio --no-direct-io: it is off unless --load-mode dio is given
 -cmoed --spec-draft-cpu-moe --cpu-moe-draft: {_DRAFT_PLACE}
@@ -96,13 +98,23 @@ REFUSED = table("""
 -bf --binary-file: use --file
 --in-prefix --in-prefix-bos --in-suffix: leave it out: the chat template writes them
 --keep --context-shift --no-context-shift: a text ends where the context is full (-c)
---reasoning-budget-message --rerank* --pooling --embd-* -embd --embedding* --prompt-cache*:
+--rerank* --pooling --embd-* -embd --embedding*: a server generates texts
+--prompt-cache*: the server's --cache-dir keeps prompts
+--reasoning-budget-message: the thinking is closed by its tag alone
 -sp --special -ptc --print-token-count --verbose-prompt: --json shows the tokens
 --display-prompt --no-display-prompt --simple-io: leave it out: only the answer is printed
 --show-timings --no-show-timings: run prints statistics unless --quiet is given
 --log-*: --verbose shows llama.cpp's log on stderr
---jinja --no-jinja: leave it out: chat templates are always rendered with Jinja
---skip-chat-parsing --prefill-assistant: --raw uses no chat template
+--skip-chat-parsing: --raw uses no chat template
+--no-prefill-assistant: an assistant's last message is continued
+--reasoning-preserve --no-reasoning-preserve: use --chat-template-kwargs {"preserve_reasoning": ...}
+--reuse-port: a port has one server
+--path: the page is the server's own
+--media-path: images come in the request
+--spm-infill: the prefix comes before the suffix
+--check-tensors: rows that are not finite end a text with an error
+--version: pymtp -V prints it
+--completion-bash: pymtp has completion of its own
 --reasoning-format: thinking goes to stderr; --json has it beside the text
 --reasoning-effort: use --chat-template-kwargs {"reasoning_effort": ...}
 -mu --model-url -hff --hf-file -hfr -dr --docker-repo: use --hf-repo USER/REPO:QUANT, or download the file
@@ -166,6 +178,9 @@ def translated(
     while left:
         argument = left.pop(0)
         name, equals, value = argument.partition("=")
+        if name.startswith("--"):
+            name = name.replace("_", "-")  # llama.cpp takes both
+            argument = name + equals + value
         if argument == "--":
             return [*result, argument, *left]
         if not argument.startswith("-") or name in known:

@@ -210,8 +210,6 @@ TABLE: dict[str, list[Flag]] = {
         _chat("chat_template_file", "--chat-template-file FILE", Path, "Chat template from FILE."),
         _chat("chat_template_kwargs", "--chat-template-kwargs JSON", str,
               "More variables for the chat template, a JSON object."),
-        _serve("jinja", "--jinja", default=True, show_default=False,
-               help="Accepted and ignored: chat templates are always used."),
         _chat("reasoning", "-rea --reasoning", OneOf(_ON),
               "Thinking: off tells the chat template to leave it out; on and auto let it decide.", default="auto"),
         _serve("reasoning_format", "--reasoning-format", OneOf(("auto", "deepseek", "deepseek-legacy", "none")),

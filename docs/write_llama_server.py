@@ -74,7 +74,7 @@ def ours() -> dict[str, list[str]]:
 def row(each: Theirs) -> str:
     """What becomes of a flag, and why."""
     known = ours()
-    if any(name in known for name in each.names) or each.names[0] in ("-h", "--version"):
+    if any(name in known for name in each.names) or each.names[0] == "-h":
         return "same | "
     for name in each.names:
         if name in MEANS:
@@ -87,7 +87,10 @@ def row(each: Theirs) -> str:
         but_for = "" if len(reasons) == len(each.names) else f", but for {' '.join(f'`{name}`' for name in reasons)}"
         return f"{'refused' if but_for else 'ignored'}{but_for} | {next(iter(reasons.values()))}"
     hint = next((hint for name in each.names if (hint := found(REFUSED, name)) is not None), None)
-    return "refused | " + ("" if hint is None else hint.replace("|", "\\|"))
+    if hint is None:
+        flags = [flag for group in TABLE.values() for flag in group if {*each.names} & {*flag.flags}]
+        hint = f"pymtp {max(command for flag in flags for command in flag.commands)} has it"
+    return "refused | " + hint.replace("|", "\\|")
 
 
 if __name__ == "__main__":

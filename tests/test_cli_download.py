@@ -315,8 +315,12 @@ def test_a_name_that_cannot_be_one_is_wrong_usage(environment: dict[str, str], n
     assert "-hf/--hf-repo: must be USER/REPO or USER/REPO:QUANT" in stderr
 
 
+def test_a_local_model_needs_no_network_anyway(environment: dict[str, str]) -> None:
+    assert inspect(environment, "--offline") == inspect(environment)
+
+
 def test_contradictions_are_wrong_usage(environment: dict[str, str]) -> None:
-    for arguments in (["-hf", REPO, "-m", "model.gguf"], ["-hf", REPO, "model.gguf"], ["--offline", "model.gguf"]):
+    for arguments in (["-hf", REPO, "-m", "model.gguf"], ["-hf", REPO, "model.gguf"]):
         code, _, stderr = inspect(environment, *arguments)
         assert (code, stderr.count("\n")) == (2, 1)
 

@@ -155,7 +155,7 @@ def llama_cpp_flags() -> list[str]:
 
 REFUSED = """
 -no-cnv --no-conversation -cnv -mli -i --interactive --control-vector --mmproj-url -ncffn -fitp
---grp-attn-n --jinja --skip-chat-parsing --reasoning-budget-message
+--grp-attn-n --skip-chat-parsing --reasoning-budget-message
 -mmp
 """
 

@@ -58,7 +58,7 @@ def test_a_server_has_the_flags_for_templates_and_thinking_that_run_has(monkeypa
     given = settings_of(
         monkeypatch,
         *("--chat-template", "chatml", "--chat-template-kwargs", '{"a": 1}', "--reasoning", "off"),
-        *("--reasoning-budget", "7", "--reasoning-format", "none", "--jinja"),
+        *("--reasoning-budget", "7", "--reasoning-format", "none"),
     )
     assert (given.chat_template, given.template_kwargs) == ("chatml", {"a": 1})
     assert (given.reasoning, given.reasoning_budget, given.reasoning_format) == ("off", 7, "none")

@@ -35,6 +35,8 @@ needs_arguments = pytest.mark.skipif(not docs.SOURCE.exists(), reason="llama.cpp
         ("-- --mlock", "-- --mlock", 0),
         ("--threads-http", "", 1),
         ("--rope-scaling yarn", "--rope-scaling yarn", 0),
+        ("--no-jinja --backend_sampling --draft_max 3", "--draft-max 3", 2),
+        ("--draft_max=3 a_b --draft none_", "--draft-max=3 a_b --draft none_", 0),
     ],
 )
 def test_flags_of_llama_server_become_those_of_pymtp(given: str, expected: str, n_lines: int) -> None:
