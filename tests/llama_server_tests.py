@@ -3,8 +3,8 @@
     python tests/llama_server_tests.py [--server /path/to/llama-server] [--draft none|mtp] [--model FILE] [FILE ...]
 
 Prints which tests passed. Without --server it is `pymtp serve`. The tests name models on Hugging Face; they get a local
-one instead (the embedded one), so that those which expect the words of another model fail with every server. Needs
-pytest, requests and openai.
+one instead (the embedded one), so that those which expect the words of another model fail with every server. All other
+flags reach the server as they are. Needs pytest, requests and openai.
 """
 
 from __future__ import annotations
@@ -32,17 +32,8 @@ FILES = (
     *("speculative", "slot_save"),
 )
 
-# flags that name models, or that change nothing here, and how many values they have
-_DROPPED = {
-    **dict.fromkeys(("--hf-repo", "--hf-file", "--model-url", "--model-draft", "--spec-type"), 1),
-    **dict.fromkeys(("--models-dir", "--models-max", "--models-preset", "--mmproj-url", "--media-path"), 1),
-    **dict.fromkeys(("--offline", "--cont-batching", "--swa-full", "--backend_sampling", "--no-mmproj"), 0),
-}
-# what pymtp does anyway, or lacks
-_NOT_PYMTPS = {
-    **dict.fromkeys(("--no-jinja", "--no-cache-idle-slots", "--ui-mcp-proxy", "--embedding", "--reranking"), 0),
-    **dict.fromkeys(("--tools", "--sleep-idle-seconds"), 1),
-}
+# what names a model of the Hub, and how many values it has: the local one, or its heads, take the place
+_MODELS = dict.fromkeys(("--hf-repo", "--hf-file", "--model-url", "--mmproj-url", "--model-draft", "--spec-type"), 1)
 _CONFTEST = """
 import pytest
 from utils import server_instances
@@ -92,8 +83,7 @@ def write_shim(folder: Path, server: Path | None, model: Path, draft: str) -> Pa
 
 def run_server(arguments: Sequence[str], server: str | None, model: str, draft: str) -> None:
     """The shim: replaces this process by the server."""
-    dropped = _DROPPED if server is not None else _DROPPED | _NOT_PYMTPS
-    kept = [*_without(arguments, dropped), "--model", model]
+    kept = [*_without(arguments, _MODELS), "--model", model]
     if server is not None:
         if draft == "mtp":
             kept += ["--spec-type", "draft-mtp"]
