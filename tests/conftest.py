@@ -141,12 +141,11 @@ def dev_prompts(shared: Path) -> list[dict[str, object]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What the tests record is not the user's."""
-    folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        yield folder
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -155,12 +154,6 @@ def commands_are_made_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("typer.testing._get_command", cache(get_command), raising=False)
         yield
-
-
-@pytest.fixture(autouse=True)
-def cache_of_its_own(request: pytest.FixtureRequest, cache_of_the_tests: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no test starts from what another has recorded."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_of_the_tests / f"{abs(hash(request.node.nodeid)):x}"))
 
 
 @pytest.fixture

@@ -174,6 +174,9 @@ int32_t pymtp_device_buffer_type(struct ggml_backend_device * device, struct ggm
 int32_t pymtp_check_operation(struct ggml_backend_device * device, int32_t type, int32_t is_attention,
                               const int32_t * n_rows, int32_t n, double * error, double * company);
 
+// Whether a device may use the kernels of pymtp, as it may at first, or llama.cpp's alone. Graphs that are there stay.
+int32_t pymtp_allow_kernels(struct ggml_backend_device * device, int32_t allowed);
+
 struct pymtp_session_params {
     // as for llama_init_from_model; ctx_type is set by pymtp
     const struct llama_context_params * context;

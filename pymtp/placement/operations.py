@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
-from pymtp.errors import PymtpError
+from pymtp.errors import BackendError, PymtpError
 from pymtp.gguf.types import TENSOR_TYPES
 
 _WEIGHTS = ("F16", "BF16", "Q8_0", "Q5_0", "Q4_0", "IQ4_NL", "MXFP4", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
@@ -26,13 +26,18 @@ class Operation(NamedTuple):
 
 
 def check_operations(device: Any) -> list[Operation]:
-    """Compute each operation that a device has, for 1 to 16 rows. `device`: llama.cpp's handle."""
+    """Compute each operation that a device has, for 1 to 16 rows. `device`: llama.cpp's handle.
+
+    Raises BackendError if memory runs out.
+    """
     numbers = {each.name: number for number, each in TENSOR_TYPES.items()}
     found = []
     for kind, types in (("product", _WEIGHTS), ("attention", _CACHES)):
         for name in types:
             try:
                 error, company = _differences(device, numbers[name], kind == "attention", _ROWS)
+            except BackendError:
+                raise
             except PymtpError:
                 continue  # not on this device
             limit = _ATTENTION_ERROR if kind == "attention" else _PRODUCT_ERROR

@@ -143,7 +143,7 @@ class on_device {
         pymtp_refuse_if(!ggml_backend_dev_supports_op(device, out), "the device does not compute that");
         ggml_cgraph * graph = ggml_new_graph_custom(ctx, 16, false);
         ggml_build_forward_expand(graph, out);
-        for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
+        for (int i = 0; i < ggml_graph_n_nodes(graph) && mtp_allows_kernels(device); ++i) {
             ggml_graph_node(graph, i)->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
         }
         ggml_backend_buffer_ptr nodes_buffer(ggml_backend_alloc_ctx_tensors(ctx, backend.get()));
@@ -210,5 +210,13 @@ int32_t pymtp_check_operation(ggml_backend_dev_t device, int32_t type, int32_t i
             largest               = std::max(largest, difference(together, expected));
             changed               = std::max(changed, difference(together, alone));
         }
+    });
+}
+
+int32_t pymtp_allow_kernels(ggml_backend_dev_t device, int32_t allowed) {
+    return pymtp_guard([&]() -> int32_t {
+        pymtp_need(device, "the device");
+        mtp_allow_kernels(device, allowed != 0);
+        return PYMTP_OK;
     });
 }
