@@ -1,6 +1,6 @@
 """Programs that know OpenAI's or Anthropic's API, as docs/clients.md sets them up, against a server of pymtp.
 
-Each runs where it is installed: langchain-openai and litellm from PyPI; claude, codex and opencode from npm.
+Each runs where it is installed: langchain-openai, litellm and lm_eval from PyPI; claude, codex and opencode from npm.
 """
 
 from __future__ import annotations
@@ -119,3 +119,44 @@ def test_litellm(server: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         for api, path in (("openai", "/v1"), ("anthropic", ""))
     ]
     assert texts[0] == texts[1] != ""
+
+
+@pytest.mark.parametrize("api", ["completions", "chat-completions"])
+def test_lm_evaluation_harness(server: Client, tmp_path: Path, api: str) -> None:
+    """Of two questions one has the answer that the server gives."""
+    question = "1 + 1 ="
+    asked: dict[str, Any] = {"max_tokens": 8, "temperature": 0, "seed": 1234, "stop": ["\n"]}
+    if api == "completions":
+        answer = server.post("/v1/completions", prompt=question, **asked).json["choices"][0]["text"]
+    else:
+        chat = [{"role": "user", "content": question}]
+        answer = server.post("/v1/chat/completions", messages=chat, **asked).json["choices"][0]["message"]["content"]
+    lines = [json.dumps({"q": question, "a": each.strip()}) for each in (answer, answer + "!")]
+    (tmp_path / "sums.jsonl").write_text("\n".join(lines), "utf-8")
+    (tmp_path / "sums.yaml").write_text(
+        f"""
+task: sums
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {tmp_path}/sums.jsonl}}}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{q}}}}"
+doc_to_target: "{{{{a}}}}"
+generation_kwargs: {{until: ["\\n"], max_gen_toks: 8}}
+filter_list: [{{name: none, filter: [{{function: remove_whitespace}}, {{function: take_first}}]}}]
+metric_list: [{{metric: exact_match}}]
+""",
+        "utf-8",
+    )
+    path = api.replace("-", "/")
+    arguments = f"base_url={server.url}/v1/{path},model=nano,tokenizer_backend=None,tokenized_requests=False"
+    more = ["--apply_chat_template"] if api != "completions" else []
+    run(
+        tmp_path,
+        *(program("lm_eval"), "--model", f"local-{api}", "--model_args", arguments, *more),
+        *("--tasks", "sums", "--include_path", str(tmp_path), "--output_path", str(tmp_path / "out")),
+        HF_HUB_OFFLINE="1",
+        HF_DATASETS_OFFLINE="1",
+    )
+    (found,) = (tmp_path / "out").rglob("results*.json")
+    assert json.loads(found.read_text("utf-8"))["results"]["sums"]["exact_match,none"] == 0.5
