@@ -92,8 +92,7 @@ def merge_options(params: Params, options: Mapping[str, Any]) -> Params:
     kinds = (ModelParams, ContextParams, DraftParams)
     for name, part, kind in zip(Params._fields, params, kinds, strict=True):
         require(isinstance(part, kind), name, f"of the class {kind.__name__}", part)
-    known = {each.name for kind in kinds for each in fields(kind)}
-    check_names(options, known)
+    check_names(options, {"hf", *(each.name for kind in kinds for each in fields(kind))})
 
     def changed(part: Any) -> Any:
         return replace(part, **{each.name: options[each.name] for each in fields(part) if each.name in options})

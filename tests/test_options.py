@@ -57,8 +57,9 @@ def test_an_unknown_keyword_of_a_generation_names_the_nearest(name: str, near: s
 
 
 def test_an_unknown_keyword_of_a_model_names_the_nearest() -> None:
-    with pytest.raises(TypeError, match="unknown parameter 'n_ctxx'; did you mean 'n_ctx'"):
-        Model(n_ctxx=5)  # type: ignore[call-arg]
+    for name, near in (("n_ctxx", "n_ctx"), ("hf_repo", "hf")):
+        with pytest.raises(TypeError, match=f"unknown parameter '{name}'; did you mean '{near}'"):
+            Model(**{name: 5})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,8 @@ def attach_heads(
     if side.is_assistant:
         raise UnsupportedModel(f"{heads} is an assistant, which stays in a file of its own; name it with --draft-model")
     if problem := mismatch(model, side):
-        raise ModelError(f"{problem}; name the heads that belong to the model")
+        fix = "it needs none" if model.n_heads else "name the heads that belong to the model"
+        raise ModelError(f"{problem}; {fix}")
     check_target(out, [shard.path for shard in [*model.shards, *side.shards]], force=force)
     trunk = [stored(shard, info) for shard, info in tensors_of(model)]
     more = [stored(shard, info) for shard, info in tensors_of(side) if info.name.startswith(side.head_prefixes)]

@@ -299,7 +299,14 @@ def with_options(params: GenerationParams, options: Mapping[str, Any]) -> Genera
     return replace(params, **own)
 
 
-_MEANT = {"temp": "temperature", "n_predict": "max_tokens", "max_new_tokens": "max_tokens", "n_probs": "logprobs"}
+_MEANT = {
+    "temp": "temperature",
+    "n_predict": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "n_probs": "logprobs",
+    "hf_repo": "hf",
+    "repo_id": "hf",
+}
 """Names of other programs, and those of pymtp."""
 
 
