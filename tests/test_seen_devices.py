@@ -51,7 +51,8 @@ def with_kernels() -> list[operations.Operation]:
 
 
 def uses_own_kernels() -> bool:
-    return operations.check_operations(host_device()) == with_kernels()
+    found = operations.check_operations(host_device())
+    return all(one == each for one, each in zip(found, with_kernels(), strict=True) if each.name != WRONG)
 
 
 def never(device: object) -> Any:
