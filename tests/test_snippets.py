@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import pydoc
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -28,6 +30,15 @@ def test_a_block_runs_as_printed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(block, f"{page}, block {number}", "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.slow
+def test_a_type_checker_finds_nothing_wrong_with_a_block(tmp_path: Path) -> None:
+    for page, number, block in BLOCKS:
+        (tmp_path / f"{Path(page).stem}_{number}.py").write_text(block, "utf-8")
+    command = [sys.executable, "-m", "mypy", "--config-file=", "--check-untyped-defs", "--scripts-are-modules"]
+    done = subprocess.run([*command, *map(str, tmp_path.glob("*.py"))], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_every_page_has_blocks() -> None:
