@@ -14,12 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pymtp.binding.library import lib
+from pymtp.binding.library import PIN, SERIES, lib
 from pymtp.binding.status import check
 from pymtp.errors import BackendError
 from pymtp.placement.devices import cpu_features, describe
 from pymtp.placement.operations import check_operations
-from pymtp.version import version_text
 
 _DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"))
 
@@ -80,7 +79,7 @@ def _key(device: Any) -> str:
     """What has to be the same for a device to compute the same."""
     found = describe(device)
     drivers = [" ".join(path.read_text("utf-8", "replace").split()) for path in _DRIVERS if path.is_file()]
-    return " | ".join([found.backend, found.description, cpu_features(), version_text(), *drivers])
+    return " | ".join([found.backend, found.description, cpu_features(), PIN, SERIES, *drivers])
 
 
 def _file() -> Path:
