@@ -86,7 +86,7 @@ def row(each: Theirs) -> str:
     if reasons:
         but_for = "" if len(reasons) == len(each.names) else f", but for {' '.join(f'`{name}`' for name in reasons)}"
         return f"{'refused' if but_for else 'ignored'}{but_for} | {next(iter(reasons.values()))}"
-    hint = next((hint for name in each.names if (hint := found(REFUSED, name)) is not None), None)
+    hint: str | None = next(filter(None, (found(REFUSED, name) for name in each.names)), None)
     if hint is None:
         flags = [flag for group in TABLE.values() for flag in group if {*each.names} & {*flag.flags}]
         hint = f"pymtp {max(command for flag in flags for command in flag.commands)} has it"
