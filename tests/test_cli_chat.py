@@ -45,6 +45,11 @@ def chat(*lines: str, flags: list[str] | None = None) -> Any:
     return CliRunner().invoke(app, arguments, input="\n".join([*lines, ""]).encode(), prog_name="pymtp")
 
 
+def test_markdown_says_where_colors_are_in_its_place() -> None:
+    notes = chat("/set color on", "/set markdown", "/set color off", "/set markdown").stderr
+    assert re.findall("^.*markdown: (.*)$", notes, re.MULTILINE) == ["on (not together with color)", "on"]
+
+
 def test_a_pipe_gets_answers_and_no_escape_codes() -> None:
     result = chat("Hello, who are you?", "Tell me about the sea.")
     assert result.exit_code == 0, result.stderr

@@ -188,7 +188,10 @@ def _settings(chat: Chat) -> dict[str, str]:
 
 def _display(chat: Chat) -> dict[str, str]:
     display = chat.screen.display
-    return {name: settings.typed(getattr(display, name)) for name in settings.names(display)}
+    shown = {name: settings.typed(getattr(display, name)) for name in settings.names(display)}
+    if display.color and display.markdown:
+        shown["markdown"] += " (not together with color)"
+    return shown
 
 
 def _show_chat(chat: Chat) -> None:
