@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -316,6 +317,22 @@ def test_text_with_drafts_is_the_plain_one_whatever_the_cache(model: object, cac
 def test_a_quantised_v_cache_without_flash_attention_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="type_v must be f32, f16 or bf16 without flash attention"):
         replace(PARAMS, type_v="q8_0")
+
+
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+def test_heads_that_blocks_of_a_type_do_not_fit_are_refused(flash_attn: str, tmp_path: Path) -> None:
+    """Without flash attention llama.cpp reads the next head's values, and beyond the last one."""
+    heads = {"head_count": 16, "head_count_kv": 8, "key_length": 16, "value_length": 16}
+    more = {f"attention.{name}": n for name, n in heads.items()} | {"rope.dimension_count": 8}
+    options: dict[str, Any] = {"n_ctx": 64, "n_threads": 1, "flash_attn": flash_attn, "device": []}
+    path = write_glm4moe(tmp_path / "tiny.gguf", more=more)
+    with Model(path, **options) as model:
+        list(model.generate([1, 2, 3], max_tokens=4))
+    with pytest.raises(PymtpError, match=r"type_k \(-ctk\) cannot be q8_0: .*32 values together, and heads have 16"):
+        Model(path, type_k="q8_0", **options)
+    if flash_attn == "on":
+        with pytest.raises(PymtpError, match=r"type_v \(-ctv\) cannot be q4_0: it keeps 32 values together"):
+            Model(path, type_v="q4_0", **options)
 
 
 def test_a_fingerprint_tells_weights_apart(tmp_path: Path) -> None:

@@ -464,6 +464,11 @@ static ggml_backend_buffer_type_t device_get_host_buffer_type(ggml_backend_dev_t
 static bool device_supports_op(ggml_backend_dev_t, const ggml_tensor * op) {
     static const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
 
+    static const char * const lacking = getenv("LAGGING_DEVICE_LACKS"); // an operation that makes quantised values
+    if (lacking && ggml_is_quantized(op->type) && strcmp(lacking, ggml_op_name(op->op)) == 0) {
+        return false;
+    }
+
     const int64_t n = op->src[0] ? op->src[0]->ne[0] : 0;
     switch (op->op) {
         case GGML_OP_FLASH_ATTN_EXT:
@@ -471,14 +476,6 @@ static bool device_supports_op(ggml_backend_dev_t, const ggml_tensor * op) {
                 return false;
             }
             break;
-        case GGML_OP_CPY:
-            {
-                static const bool quantises = !getenv("LAGGING_DEVICE_LACKS_QUANTISING");
-                if (ggml_is_quantized(op->type) && !quantises) {
-                    return false;
-                }
-                break;
-            }
         case GGML_OP_LIGHTNING_INDEXER:
             if (n != 128) {
                 return false;

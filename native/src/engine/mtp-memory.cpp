@@ -1,5 +1,6 @@
 #include "mtp-memory.h"
 
+#include "ggml-cpp.h"
 #include "llama-context.h"
 #include "llama-kv-cache-dsa-iswa.h"
 #include "llama-kv-cache-dsa.h"
@@ -312,6 +313,27 @@ static size_t mtp_memory_host_available(size_t n_bytes) {
     return n_bytes;
 }
 
+// Throws if a device cannot keep values of a type in heads of n. llama.cpp asks for whole blocks only where it uses flash
+// attention, and aborts where a device cannot write them.
+static void mtp_check_type(ggml_backend_dev_t device, const char * name, ggml_type type, int64_t n) {
+    const auto refuse = [&](const std::string & why) {
+        throw std::runtime_error(std::string(name) + " cannot be " + ggml_type_name(type) + ": " + why +
+                                 "; use f16, f32 or bf16");
+    };
+    const int64_t n_block = ggml_blck_size(type);
+    if (n % n_block != 0) {
+        refuse("it keeps " + std::to_string(n_block) + " values together, and heads have " + std::to_string(n));
+    }
+    const ggml_context_ptr ctx{ ggml_init({ 4 * ggml_tensor_overhead(), nullptr, true }) };
+
+    ggml_tensor * cells = ggml_new_tensor_2d(ctx.get(), type, n, 1);
+    ggml_tensor * row   = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n, 1);
+    ggml_tensor * index = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I64, 1);
+    if (!ggml_backend_dev_supports_op(device, ggml_set_rows(ctx.get(), cells, row, index))) {
+        refuse(std::string(ggml_backend_dev_name(device)) + " cannot write it");
+    }
+}
+
 void mtp_memory_check(const llama_model & model, const llama_context_params & params) {
     const auto & hparams = model.hparams;
 
@@ -338,7 +360,13 @@ void mtp_memory_check(const llama_model & model, const llama_context_params & pa
         const size_t n_bytes = ggml_row_size(params.type_k, hparams.n_embd_k_gqa(il)) +
                                (hparams.is_mla() ? 0 : ggml_row_size(params.type_v, hparams.n_embd_v_gqa(il)));
 
-        needed[params.offload_kqv ? model.dev_layer(il) : cpu] += n_cells * n_bytes;
+        auto * const device = params.offload_kqv ? model.dev_layer(il) : cpu;
+        needed[device] += n_cells * n_bytes;
+
+        mtp_check_type(device, "type_k (-ctk)", params.type_k, hparams.n_embd_head_k(il));
+        if (!hparams.is_mla()) {
+            mtp_check_type(device, "type_v (-ctv)", params.type_v, hparams.n_embd_head_v(il));
+        }
     }
 
     for (const auto & [device, n_bytes] : needed) {
