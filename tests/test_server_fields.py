@@ -87,18 +87,26 @@ def test_a_text_ends_where_nothing_is_allowed(server: Client, options: dict[str,
         for stream in (False, True):
             reply = server.post("/v1/completions", prompt="Say:", max_tokens=40, stream=stream, **options | body)
             end = reply.events[-1] if stream else reply.json
-            assert (reply.status, end["choices"][0]["finish_reason"]) == (200, "length")
+            found = reply.status, end["choices"][0]["finish_reason"], end["stop_type"]
+            assert found == (200, "length", "blocked")
 
 
-def test_chats_and_their_kin_say_that_an_answer_was_cut_where_nothing_is_allowed(server: Client) -> None:
+@pytest.mark.parametrize(
+    ("path", "asked", "cut"),
+    [
+        ("/v1/chat/completions", {"messages": MESSAGES}, '"finish_reason":"length"'),
+        ("/v1/messages", {"messages": MESSAGES}, '"stop_reason":"max_tokens"'),
+        ("/v1/responses", {"input": "Hello"}, '"incomplete_details":{"reason":"max_output_tokens"}'),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_chats_and_their_kin_say_that_nothing_was_allowed(
+    server: Client, path: str, asked: dict[str, Any], cut: str, stream: bool
+) -> None:
     n_vocab = server.app.state.served.model.vocabulary.size
-    body = {"logit_bias": [[token, False] for token in range(n_vocab)], "max_tokens": 40}
-    reply = server.post("/v1/chat/completions", messages=MESSAGES, **body)
-    assert (reply.status, reply.json["choices"][0]["finish_reason"]) == (200, "length")
-    reply = server.post("/v1/messages", messages=MESSAGES, **body)
-    assert (reply.status, reply.json["stop_reason"]) == (200, "max_tokens")
-    reply = server.post("/v1/responses", input="Hello", logit_bias=body["logit_bias"])
-    assert (reply.status, reply.json["incomplete_details"]) == (200, {"reason": "max_output_tokens"})
+    reply = server.post(path, **asked, stream=stream, logit_bias=[[token, False] for token in range(n_vocab)])
+    text = reply.data.decode().replace('": ', '":')
+    assert reply.status == 200 and cut in text and '"stop_type":"blocked"' in text
 
 
 def test_time_to_generate_ends_with_a_line(server: Client) -> None:

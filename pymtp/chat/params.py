@@ -99,6 +99,8 @@ def schema_of(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
     require(isinstance(response_format, Mapping), "response_format", 'an object with a "type"', response_format)
     kind, wrapper = response_format.get("type"), response_format
     if kind in (None, "", "text"):
+        has_schema = "schema" in response_format or "json_schema" in response_format
+        require(not has_schema, "response_format", 'of the type "json_schema" where it has a schema', response_format)
         return None
     if kind == "json_schema":
         wrapper = wrapper.get("json_schema", wrapper)  # llama-server takes the schema without a wrapper too

@@ -190,7 +190,7 @@ def _tools(body: ChatBody) -> tuple[list[dict[str, Any]], Any]:
         tools, choice = [tool for tool in tools if name_of(tool) in names], allowed.mode
     elif isinstance(choice, dict) and "name" in choice:  # as in responses
         choice = {"type": "function", "function": choice}
-    if choice == "required" and body.tools and not tools:
+    if choice == "required" and not tools:
         raise invalid("tool_choice: none of the tools is a function that is allowed, so that no call can be required")
     return tools, choice
 

@@ -10,6 +10,8 @@ from msgspec import Meta, Struct, field
 N_TEXTS_MAX = 256
 """The most stop strings, which are looked for after each token, and of the strings that end DRY's repetitions."""
 Choices = Annotated[int, Meta(ge=1, le=128)]
+OneAnswer = Literal[1] | None
+"""Of APIs whose answers are not several."""
 Texts = str | Annotated[list[str], Meta(max_length=N_TEXTS_MAX)]
 Bias = float | bool
 """What is added to a logit; false: the token is banned."""
@@ -86,7 +88,6 @@ class GenerationFields(Struct, kw_only=True):
     return_tokens: bool | None = None
     return_progress: bool | None = None
     timings_per_token: bool | None = None
-    return_drafts: bool | None = None
     response_fields: list[str] | None = None
     sse_ping_interval: float | None = None
     verbose: bool | None = None
@@ -141,6 +142,7 @@ class ChatBody(GenerationFields, kw_only=True):
     messages: Any = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    return_drafts: bool | None = None
     response_format: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None

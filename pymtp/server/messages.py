@@ -18,7 +18,7 @@ from .answer import LiveAnswer
 from .bodies import as_structure, read_turned
 from .chat import ChatReply, answer_chat, count_tokens_of
 from .errors import ApiError, invalid
-from .fields import ChatBody
+from .fields import ChatBody, OneAnswer
 from .logs import random_name
 from .respond import event
 from .state import ServerState
@@ -77,7 +77,8 @@ class MessagesBody(Struct, kw_only=True):
     metadata: Any = None
     container: Any = None
     mcp_servers: Any = None
-    n: Any = None
+    n: OneAnswer = None
+    n_cmpl: OneAnswer = None
 
 
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
 
 def _tool_choice(choice: dict[str, Any]) -> dict[str, Any]:
     kind = choice.get("type")
-    turned: dict[str, Any] = {"any": {"tool_choice": "required"}, "none": {"tool_choice": "none"}}.get(kind or "", {})
+    turned: dict[str, Any] = {"tool_choice": "required" if kind == "any" else kind}
     if kind == "tool":
         turned = {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}
     return turned | ({"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {})
@@ -217,7 +218,7 @@ class MessagesReply(ChatReply):
             "content": content,
             **_end(answer, message),
             "usage": _usage(answer, len(answer.tokens)),
-            "drafting": reports.drafting(answer),
+            **reports.extras(self._state, answer),
         }
 
     def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
@@ -230,7 +231,7 @@ class MessagesReply(ChatReply):
     def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
         yield from self._close_block()
         usage = {"output_tokens": len(answer.tokens)}
-        yield _event("message_delta", delta=_end(answer, message), usage=usage, drafting=reports.drafting(answer))
+        yield _event("message_delta", delta=_end(answer, message), usage=usage, **reports.extras(self._state, answer))
         yield _event("message_stop")
 
     def _delta(self, delta: ChatDelta) -> Iterator[bytes]:

@@ -54,7 +54,7 @@ def options_of(fields: GenerationFields, *, n_probs: int | None, n_slots: int, s
         include_usage=bool(usage),
         n_probs=n_probs or 0,
         of_chain=bool(fields.post_sampling_probs),
-        **{name: bool(getattr(fields, name)) for name in _SWITCHES},
+        **{name: bool(getattr(fields, name, None)) for name in _SWITCHES},
         fields=tuple(fields.response_fields or ()),
         predict_ms_max=_first(fields.t_max_predict_ms, -1),
         deadline_s=min(filter(None, deadlines), default=0),

@@ -21,7 +21,16 @@ from .state import ServerState, build_info
 
 _NOT_NUMBERS = ("samplers", "seed", "dry_sequence_breakers", "logit_bias")
 _SAMPLING = [each.name for each in fields(SamplingParams) if each.name not in _NOT_NUMBERS]
-_DRAFTING = ("draft_max", "draft_min", "draft_p_min", "draft_lookup", "draft_pick", "accept")
+_DRAFTING = [
+    "draft_max",
+    "draft_min",
+    "draft_p_min",
+    "draft_lookup",
+    "draft_pick",
+    "accept",
+    "relaxed_top_n",
+    "relaxed_delta",
+]
 _STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit", "blocked": "blocked", None: "none"}
 _MISSING = object()
 LEAST_LOGPROB = -3.4028234663852886e38
@@ -83,6 +92,11 @@ def only(names: Sequence[str], data: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def stop_type(answer: LiveAnswer) -> str:
+    """Why the text ended, in llama-server's words, and "blocked"."""
+    return "limit" if answer.is_over_time else _STOP_TYPES[answer.generation.finish_reason]
+
+
 def drafting(answer: LiveAnswer) -> dict[str, Any]:
     """How the answer was drafted."""
     generation = answer.generation
@@ -122,6 +136,7 @@ def settings_of(params: GenerationParams, vocabulary: Vocabulary | None) -> dict
         "stop": list(params.stop),
         "max_tokens": params.max_tokens,
         "n_predict": params.max_tokens,
+        "n_keep": params.n_keep,
         "ignore_eos": params.ignore_eos,
         "logit_bias": biases,
         "n_probs": params.logprobs or 0,
@@ -158,7 +173,7 @@ def whole(state: ServerState, answer: LiveAnswer) -> dict[str, Any]:
         "prompt": vocabulary.detokenize(answer.prompt, special=True),
         "has_new_line": "\n" in answer.text,
         "truncated": generation.is_truncated,
-        "stop_type": "limit" if answer.is_over_time else _STOP_TYPES[generation.finish_reason],
+        "stop_type": stop_type(answer),
         "stopping_word": generation.stop_text or "",
         "tokens_cached": generation.n_cached,
         "timings": timings(answer),
@@ -170,8 +185,8 @@ def whole(state: ServerState, answer: LiveAnswer) -> dict[str, Any]:
 
 
 def extras(state: ServerState, answer: LiveAnswer) -> dict[str, Any]:
-    """Fields of answers that OpenAI's APIs do not have."""
-    found = {"timings": timings(answer), "drafting": drafting(answer)}
+    """Fields of answers that only pymtp and llama-server have."""
+    found = {"timings": timings(answer), "drafting": drafting(answer), "stop_type": stop_type(answer)}
     if answer.options.is_verbose:
         found["__verbose"] = whole(state, answer)
     return found

@@ -18,7 +18,7 @@ from .answer import LiveAnswer
 from .bodies import as_structure, read_turned
 from .chat import ChatReply, answer_chat, count_tokens_of
 from .errors import invalid
-from .fields import ChatBody
+from .fields import ChatBody, OneAnswer
 from .logs import random_name
 from .respond import event
 from .state import ServerState
@@ -67,9 +67,10 @@ class ResponsesBody(Struct, kw_only=True):
     conversation: Any = None
     background: bool | None = None
     prompt: Any = None
-    include: Any = None
+    include: list[str] | None = None
     store: Any = None
-    n: Any = None
+    n: OneAnswer = None
+    n_cmpl: OneAnswer = None
 
 
 _UNSUPPORTED = {

@@ -3,6 +3,7 @@
 Knows values and their ranges; no session, no model.
 """
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -127,7 +128,7 @@ class GenerationParams:
         does_not_draw = self.draft_pick != "sample" or self.accept not in ("match", "relaxed")
         require(does_not_draw, "draft_pick", f"greedy or auto with accept {self.accept}", self.draft_pick)
         Relaxed(lambda: False, lambda token: None, self.relaxed_top_n, self.relaxed_delta)  # checks both
-        _check_int("reasoning_budget", self.reasoning_budget, -1, "-1 (any number) or more")
+        _check_int("reasoning_budget", self.reasoning_budget, -1, "-1 (any number) to 2147483647", 2**31 - 1)
         require(isinstance(self.chat, (ChatPrompt, type(None))), "chat", "what Model.render returns", self.chat)
         self._check_grammar()
 
@@ -202,8 +203,8 @@ def _checked_scales(lora: object) -> dict[int, float]:
     return found
 
 
-def _check_int(name: str, value: object, least: int, allowed: str) -> None:
-    require(isinstance(value, int) and value >= least, name, f"an integer, {allowed}", value)
+def _check_int(name: str, value: object, least: int, allowed: str, most: float = math.inf) -> None:
+    require(isinstance(value, int) and least <= value <= most, name, f"an integer, {allowed}", value)
 
 
 def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
