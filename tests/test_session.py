@@ -26,7 +26,7 @@ from pymtp.gguf.shards import read_shards
 from pymtp.gguf.weights import fingerprint, output_rows
 from pymtp.placement import cache
 from pymtp.sampling.distribution import Distribution
-from random_gguf import N_VOCAB, write_glm4moe, write_mimo2, write_qwen35
+from random_gguf import N_VOCAB, write_deepseek3, write_glm4moe, write_mimo2, write_qwen35
 
 K = 3
 PARAMS = ContextParams(n_ctx=2048, n_ubatch=64, n_threads=1, flash_attn="off", type_k="f32", type_v="f32")
@@ -333,6 +333,12 @@ def test_heads_that_blocks_of_a_type_do_not_fit_are_refused(flash_attn: str, tmp
     if flash_attn == "on":
         with pytest.raises(PymtpError, match=r"type_v \(-ctv\) cannot be q4_0: it keeps 32 values together"):
             Model(path, type_v="q4_0", **options)
+
+
+def test_a_context_that_llama_cpp_refuses_says_why(tmp_path: Path) -> None:
+    path = write_deepseek3(tmp_path / "tiny.gguf")
+    with pytest.raises(PymtpError, match=r"64 tokens: model does not support different K \(q8_0\) and V \(f16\)"):
+        Model(path, n_ctx=64, n_threads=1, type_k="q8_0", device=[])
 
 
 def test_a_fingerprint_tells_weights_apart(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@
 #include <stdexcept>
 #include <vector>
 
-static constexpr int64_t QK_MAX = 256; // a multiple of the block sizes of all types
-
+static constexpr int64_t    QK_MAX = 256; // a multiple of the block sizes of all types
 static std::atomic<int32_t> g_n_contexts{ 0 };
 
 pymtp_session::~pymtp_session() {
@@ -148,15 +147,17 @@ static llama_context_params context_params(const pymtp_session_params & params) 
     return cparams;
 }
 
+// What a line of a log says, without what it is about.
+static std::string reason_in(const std::string & log, size_t at) {
+    const size_t begin = log.rfind(": ", at) + 2;
+    return log.substr(begin, log.find('\n', at) - begin);
+}
+
 // Why llama.cpp has no cache of experts, as its log says it; "" if it has one, or none was asked for.
 static std::string moe_cache_problem(const llama_context_params & cparams, bool is_created, const std::string & log) {
     const size_t at =
         cparams.moe_cache_size > 0 ? log.find(is_created ? "MoE cache is disabled" : "MoE cache") : log.npos;
-    if (at == log.npos) {
-        return "";
-    }
-    const size_t begin = log.rfind(": ", at) + 2;
-    return log.substr(begin, log.find('\n', at) - begin);
+    return at == log.npos ? "" : reason_in(log, at);
 }
 
 static int32_t create_context(pymtp_session & session, llama_model & model, const llama_context_params & cparams) {
@@ -176,9 +177,8 @@ static int32_t create_context(pymtp_session & session, llama_model & model, cons
     }
     if (!session.ctx) {
         pymtp_check_lost(log.c_str());
-        return pymtp_fail(PYMTP_FAILED,
-                          "llama.cpp could not create a context of %u tokens; use a smaller one (-c), or free memory",
-                          cparams.n_ctx);
+        return pymtp_fail(PYMTP_FAILED, "llama.cpp could not create a context of %u tokens%s%s; see -c, -ctk and -ctv",
+                          cparams.n_ctx, log.empty() ? "" : ": ", reason_in(log, log.find_last_not_of('\n')).c_str());
     }
     return PYMTP_OK;
 }
@@ -242,7 +242,6 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         pymtp_need(model, "the model");
         pymtp_need(params, "the parameters");
         pymtp_need(params->context, "the parameters of the context");
-
         need_params(*model, *params);
         auto       session = std::make_unique<pymtp_session>();
         const auto cparams = context_params(*params);

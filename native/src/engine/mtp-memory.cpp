@@ -364,9 +364,7 @@ void mtp_memory_check(const llama_model & model, const llama_context_params & pa
         needed[device] += n_cells * n_bytes;
 
         mtp_check_type(device, "type_k (-ctk)", params.type_k, hparams.n_embd_head_k(il));
-        if (!hparams.is_mla()) {
-            mtp_check_type(device, "type_v (-ctv)", params.type_v, hparams.n_embd_head_v(il));
-        }
+        mtp_check_type(device, "type_v (-ctv)", params.type_v, hparams.n_embd_head_v(il));
     }
 
     for (const auto & [device, n_bytes] : needed) {
