@@ -12,6 +12,7 @@
 # make fuzz TIME=600     random damage to all that is read, for so many seconds (docs/reliability.md)
 # make fuzz-native TIME=600  the same by libFuzzer: the C interface, the reader of states, templates (needs clang)
 # make soak TOKENS=10000000  random requests in one process, and texts made again alone
+# make soak-server SECONDS=1200  random requests to a server: its memory and descriptors
 # make soak-address TOKENS=1000000  the same under AddressSanitizer (gcc; takes minutes to build)
 # make check-threads      threads and asyncio tasks that share a model, under ThreadSanitizer (gcc; takes minutes)
 # make check-anywhere     the fast tests on older processors, one core, busy ones, as another user, ... (takes an hour)
@@ -39,7 +40,7 @@ NATIVE  := $(wildcard native/*.py native/*.cffi native/*.pin native/cmake/*.cmak
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
 
-.PHONY: run test test-slow demo page site wheel release families fuzz soak lint check check-change check-native check-threads check-anywhere docs patches-edit patches-rebase patches-drop-check patches-export install clean fuzz-native soak-address lock check-emulated build-times
+.PHONY: run test test-slow demo page site wheel release families fuzz soak soak-server lint check check-change check-native check-threads check-anywhere docs patches-edit patches-rebase patches-drop-check patches-export install clean fuzz-native soak-address lock check-emulated build-times
 .DELETE_ON_ERROR:
 
 run: $(VENV)/installed
@@ -97,6 +98,9 @@ fuzz-native: install
 
 soak: install
 	@$(BIN)/python tests/soak.py --tokens $(or $(TOKENS),100000)
+
+soak-server: install
+	@$(BIN)/python tests/server_soak.py --seconds $(or $(SECONDS),300)
 
 # The native tests under AddressSanitizer and UndefinedBehaviorSanitizer, with CUDA if pymtp is built with it; then
 # llama.cpp's own contexts, which must compute bit for bit what they compute in a build without the patches, with the

@@ -42,7 +42,7 @@ CHECKS = (
         r"^native/src/(engine|heads|rpc)/",
         f"env PYTHONPATH=tests {PYTHON} -m pytest -p lagging_device tests/test_isolation.py",
     ),
-    Check(r"^pymtp/server/", f"{PYTHON} tests/server_soak.py"),
+    Check(r"^pymtp/server/", "make soak-server"),
     Check(r"^pymtp/server/", f"{PYTHON} tests/llama_server_tests.py"),
     Check(r"^native/src/(engine|heads)/|^tests/families\.py", "make families"),
     Check(r"^native/(cmake|patches)/|^CMakeLists|^pyproject", f"{PYTHON} -m pytest -m slow tests/test_wheel.py"),

@@ -41,4 +41,4 @@ def test_what_llama_server_passes_is_passed(name: str, draft: str, tmp_path: Pat
 
 
 def test_random_requests_leave_no_slot_and_no_memory_behind() -> None:
-    subprocess.run([sys.executable, TESTS / "server_soak.py", "--requests", "2000"], check=True)
+    subprocess.run([sys.executable, TESTS / "server_soak.py", "--seconds", "120"], check=True)
