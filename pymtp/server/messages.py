@@ -218,8 +218,12 @@ class MessagesReply(ChatReply):
             "content": content,
             **_end(answer, message),
             "usage": _usage(answer, len(answer.tokens)),
-            **reports.extras(self._state, answer),
+            **self._extras(answer),
         }
+
+    def _extras(self, answer: LiveAnswer) -> dict[str, Any]:
+        """What other answers have besides their API's, without the times, which llama-server leaves out here."""
+        return {key: value for key, value in reports.extras(self._state, answer).items() if key != "timings"}
 
     def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
         yield _event("message_start", message=self._head(answer) | {"usage": _usage(answer, 0)})
@@ -231,7 +235,7 @@ class MessagesReply(ChatReply):
     def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
         yield from self._close_block()
         usage = {"output_tokens": len(answer.tokens)}
-        yield _event("message_delta", delta=_end(answer, message), usage=usage, **reports.extras(self._state, answer))
+        yield _event("message_delta", delta=_end(answer, message), usage=usage, **self._extras(answer))
         yield _event("message_stop")
 
     def _delta(self, delta: ChatDelta) -> Iterator[bytes]:

@@ -184,7 +184,7 @@ class ResponsesReply(ChatReply):
         for index, item in enumerate(output):
             yield from self._done(index, item)
         response = self._whole(answer, output)
-        yield self._event("response.completed", response=response, timings=reports.timings(answer))
+        yield self._event("response.completed", response=response, **reports.extras(self._state, answer))
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         response = self._whole(answers[0], self._output(answers[0], answers[0].generation.message))
