@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pymtp.documented import documented
-from pymtp.errors import require
+from pymtp.errors import InvalidParameter, require
 
 REASONING = ("auto", "on", "off")
 REASONING_FORMATS = ("auto", "deepseek", "deepseek-legacy", "none")
