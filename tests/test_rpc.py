@@ -432,17 +432,15 @@ def impostor(reply: bytes | None) -> Iterator[str]:
         connections: list[socket.socket] = []
 
         def accept() -> None:
-            while True:
-                try:
+            with suppress(OSError):  # closed in the end
+                while True:
                     connection, _ = listener.accept()
-                except OSError:
-                    return
-                connections.append(connection)
-                if reply is not None:
-                    connection.recv(4096)
-                    connection.sendall(reply)
-                    connection.recv(4096)
-                    connection.close()
+                    connections.append(connection)
+                    if reply is not None:
+                        connection.recv(4096)
+                        connection.sendall(reply)
+                        connection.recv(4096)
+                        connection.close()
 
         threading.Thread(target=accept, daemon=True).start()
         yield f"127.0.0.1:{listener.getsockname()[1]}"
