@@ -287,6 +287,19 @@ def test_anthropic_gets_the_call_that_it_requires(anthropic: Any, choice: Any) -
     assert (last.stop_reason, last.content[0].name, last.content[0].input) == (whole.stop_reason, "weather", use.input)
 
 
+def test_anthropic_gets_what_there_is_of_a_call_that_was_cut(anthropic: Any) -> None:
+    tool = {"name": "weather", "description": "The weather of a city.", "input_schema": PARAMETERS}
+    asked: dict[str, Any] = {"model": "nano", "messages": MESSAGES, "tools": [tool], "tool_choice": {"type": "any"}}
+    cut = []
+    for most in range(5, 30, 3):
+        reply = anthropic.messages.create(**asked, max_tokens=most, extra_body={"temperature": 0})
+        if [block.type for block in reply.content] == ["text", "tool_use"] and reply.stop_reason == "max_tokens":
+            cut.append(reply.content)
+    assert cut
+    for text, use in cut:
+        assert text.text.startswith("{") and use.input == {}
+
+
 def test_anthropic_raises_its_own_errors(anthropic: Any) -> None:
     module = pytest.importorskip("anthropic")
     with pytest.raises(module.BadRequestError, match="messages"):

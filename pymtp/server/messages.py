@@ -211,8 +211,10 @@ class MessagesReply(ChatReply):
         if message.content:
             content.append({"type": "text", "text": message.content})
         for call in message.tool_calls:
-            name = call.id or random_name()
-            content.append({"type": "tool_use", "id": name, "name": call.name, "input": _input(call.arguments)})
+            name, arguments = call.id or random_name(), _arguments(call.arguments)
+            if arguments is None and call.arguments:  # cut: it is no input, and not lost
+                content.append({"type": "text", "text": call.arguments})
+            content.append({"type": "tool_use", "id": name, "name": call.name, "input": arguments or {}})
         return {
             **self._head(answer),
             "content": content,
@@ -303,8 +305,9 @@ def _event(kind: str, **data: Any) -> bytes:
     return event({"type": kind, **data}, kind)
 
 
-def _input(arguments: str) -> Any:
+def _arguments(text: str) -> dict[str, Any] | None:
+    """The arguments of a call; None: they are not an object, as where the answer was cut."""
     try:
-        return msgspec.json.decode(arguments)
+        return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:
-        return {}
+        return None
