@@ -146,6 +146,7 @@ VARIABLES = {
     "--reasoning-format": "LLAMA_ARG_THINK",
     "--reasoning-budget": "LLAMA_ARG_THINK_BUDGET",
     "--draft-model": "LLAMA_ARG_SPEC_DRAFT_MODEL",
+    "--parallel": "LLAMA_ARG_N_PARALLEL",
     "--batch-size": "LLAMA_ARG_BATCH",
     "--ubatch-size": "LLAMA_ARG_UBATCH",
 }

@@ -53,7 +53,8 @@ def page() -> str:
 def theirs() -> Iterator[Theirs]:
     """All flags of llama-server, in its order."""
     text = SOURCE.read_text("utf-8")
-    entry = re.compile(r"add_opt\(common_arg\(\s*\{([^}]*)\}(?:,\s*\{([^}]*)\})?(.*?)\n    \)(.*?);\n", re.DOTALL)
+    entry = re.compile(r"add_opt\(common_arg\(\s*\{([^}]*)\}(?:,\s*\{([^}]*)\})?(.*?)\n +\)(?=[.)])(.*?);\n", re.DOTALL)
+    said: set[str] = set()
     for names, negated, body, more in entry.findall(text):
         examples = set(re.findall(r"LLAMA_EXAMPLE_(\w+)", more))
         if examples and not examples & {"SERVER", "COMMON"}:
@@ -61,7 +62,9 @@ def theirs() -> Iterator[Theirs]:
         handler = re.search(r"\[\]\s*\(([^)]*)\)", body)
         n_values = len(re.findall(r"std::string|\bint\b", handler[1])) if handler else 0
         variable = re.search(r'set_env\("([^"]*)"\)', more)
-        yield Theirs(re.findall(r'"(-[^"]*)"', names + negated), n_values, variable[1] if variable else None)
+        if names not in said:  # the server has some of its own
+            said.add(names)
+            yield Theirs(re.findall(r'"(-[^"]*)"', names + negated), n_values, variable[1] if variable else None)
 
 
 @functools.cache
