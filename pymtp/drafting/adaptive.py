@@ -49,10 +49,13 @@ class AdaptiveDrafter:
             requests = [request._replace(feeds=request.feeds and not request.adapts) for request in requests]
         if not adaptive:
             return self._draft(requests)
-        slots = [self._slot(request) for request in adaptive]
         matches = [
             self._lookup.find(request) if self._lookup and request.uses_lookup else NO_MATCH for request in adaptive
         ]
+        finds = any(match.tokens for match in matches)
+        if not finds and len(adaptive) == len(requests) and self.policy.stays_plain(adaptive[0].n_sequences):
+            return [_NOTHING] * len(requests)
+        slots = [self._slot(request) for request in adaptive]
         plan = self.policy.choose(
             [
                 Candidate(slot.rates, request.n_draft, match.n_matched, len(match.tokens))

@@ -221,10 +221,26 @@ class DraftPolicy:
         """Whether the heads have not been worth their time for a while: then prompts need not go through them."""
         return not self._latest.steps and self._latest.n_wait >= 4 * REVIEW
 
+    def stays_plain(self, n: int) -> bool:
+        """Whether a round of `n` sequences is plain without a look, if lookup finds nothing; then it is counted.
+
+        As `choose` would have it, in a tenth of its time: where drafting does not pay, that is what is lost.
+        """
+        choice = self._choices.get(n)
+        if choice is None or choice.steps or choice.n_until < 1 or not self.costs.are_known:
+            return False
+        self._n_rounds += 1
+        choice.n_until -= 1
+        choice.used[0] = self._n_rounds
+        self._latest = choice
+        return True
+
     def choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
-        choice = self._latest = self._choices.setdefault(n, _Choice())
+        if n not in self._choices:
+            self._choices[n] = _Choice()
+        choice = self._latest = self._choices[n]
         if not self.costs.are_known:
             return _plain(asked, n)
         choice.n_until -= 1
