@@ -147,9 +147,11 @@ static llama_context_params context_params(const pymtp_session_params & params) 
     return cparams;
 }
 
-// What a line of a log says, without what it is about.
+// What the line of a log at a place says, without what it is about.
 static std::string reason_in(const std::string & log, size_t at) {
-    const size_t begin = log.rfind(": ", at) + 2;
+    const size_t line  = log.rfind('\n', at) + 1;
+    const size_t colon = log.rfind(": ", at);
+    const size_t begin = colon == log.npos || colon < line ? line : colon + 2;
     return log.substr(begin, log.find('\n', at) - begin);
 }
 
