@@ -7,7 +7,6 @@ llama.cpp's. Knows no model.
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +15,8 @@ from typing import Any, NamedTuple
 
 from pymtp.binding.library import PIN, SERIES, lib
 from pymtp.binding.status import check
-from pymtp.errors import BackendError
+from pymtp.engine import snapshot
+from pymtp.errors import BackendError, StateError
 from pymtp.placement.devices import cpu_features, describe
 from pymtp.placement.operations import check_operations
 
@@ -97,8 +97,6 @@ def _read(file: Path) -> dict[str, Found]:
 
 def _write(file: Path, known: dict[str, Found]) -> None:
     """Remember; where nothing can be written, the next process checks again."""
-    with suppress(OSError):
+    with suppress(OSError, StateError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(known, indent=1), "utf-8")
-        part.replace(file)
+        snapshot.write(file, json.dumps(known, indent=1).encode())
