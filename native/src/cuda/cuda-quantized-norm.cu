@@ -77,6 +77,17 @@ static __global__ void quantized_norm(const float4 * x, const float4 * weights, 
     }
 }
 
+// of all rows, as tensor cores take them; 0: they are few
+static int quantized_tiles(int64_t n_rows) {
+    return n_rows > MMVQ_MAX_BATCH_SIZE ? more_rows_all_tiles((int) n_rows) : 0;
+}
+
+// bytes of all rows, quantized
+static size_t quantized_size(int64_t n_values, int64_t n_rows) {
+    const int n_tiles = quantized_tiles(n_rows);
+    return n_values / QK8_1 * (n_tiles > 0 ? n_tiles * MORE_ROWS_Y_SIZE : n_rows * sizeof(block_q8_1));
+}
+
 static bool quantized_norm_is_used(const ggml_cgraph * cgraph, int i, const ggml_tensor * result) {
     const int end = std::min(cgraph->n_nodes, i + N_NODES_TO_LOOK);
     return std::any_of(cgraph->nodes + i, cgraph->nodes + end, [&](const ggml_tensor * node) {
@@ -93,16 +104,14 @@ bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph 
 
     const int64_t n_values   = x->ne[0];
     const int64_t n_rows     = x->ne[1];
-    const int     n_tiles    = n_rows > MMVQ_MAX_BATCH_SIZE ? more_rows_all_tiles((int) n_rows) : 0;
-    const size_t  size       = n_tiles > 0 ? n_tiles * (n_values / QK8_1) * MORE_ROWS_Y_SIZE :
-                                             n_rows * (n_values / QK8_1) * sizeof(block_q8_1);
+    const int     n_tiles    = quantized_tiles(n_rows);
     const bool    is_aligned = ((size_t) x->data | x->nb[1] | (size_t) weights->data | (size_t) result->data) % 16 == 0;
     // the kernel reads the weights before what was started ahead of it has ended
     if (!is_aligned || weights->op != GGML_OP_NONE || n_values > N_THREADS_MAX * N_TURNS * N_VALUES ||
         !(result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) || n_values % MATRIX_ROW_PADDING != 0 ||
         n_rows > MORE_ROWS_COLUMNS_MAX || x->ne[2] * x->ne[3] != 1 || ggml_nelements(weights) != n_values ||
         !ggml_is_contiguous(weights) || !ggml_is_contiguous(result) || ctx.curr_stream_no != 0 ||
-        size > ctx.QUANTIZED_SIZE || !quantized_norm_is_used(cgraph, i + 2, result)) {
+        quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE || !quantized_norm_is_used(cgraph, i + 2, result)) {
         return false;
     }
     const int n         = n_values / N_VALUES;
@@ -168,16 +177,15 @@ int mtp_cuda_quantized_gate(ggml_backend_cuda_context & ctx, const ggml_cgraph *
     const bool    is_gated    = gate == sigmoid || (gate->op == GGML_OP_RESHAPE && gate->src[0] == sigmoid);
     const int64_t n_values    = rows->ne[0];
     const int64_t n_rows      = rows->ne[1];
-    const int     n_tiles     = n_rows > MMVQ_MAX_BATCH_SIZE ? more_rows_all_tiles((int) n_rows) : 0;
-    const size_t  size        = n_tiles > 0 ? n_tiles * (n_values / QK8_1) * MORE_ROWS_Y_SIZE :
-                                              n_rows * (n_values / QK8_1) * sizeof(block_q8_1);
+    const int     n_tiles     = quantized_tiles(n_rows);
     const auto *  gates       = sigmoid->src[0];
     const bool    is_aligned  = ((size_t) x->data | (size_t) gates->data | (size_t) result->data) % 16 == 0;
     if (!is_gated || !is_aligned || ggml_nelements(gates) * (is_for_head ? x->ne[0] : 1) != ggml_nelements(x) ||
         n_rows * n_values != ggml_nelements(x) || x->ne[0] % N_VALUES != 0 || n_values % MATRIX_ROW_PADDING != 0 ||
         x->type != GGML_TYPE_F32 || gates->type != GGML_TYPE_F32 || !ggml_is_contiguous(x) ||
         !ggml_is_contiguous(gates) || !ggml_is_contiguous(result) || n_rows > MORE_ROWS_COLUMNS_MAX ||
-        ctx.curr_stream_no != 0 || size > ctx.QUANTIZED_SIZE || !quantized_norm_is_used(cgraph, end + 1, rows)) {
+        ctx.curr_stream_no != 0 || quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE ||
+        !quantized_norm_is_used(cgraph, end + 1, rows)) {
         return 0;
     }
     const int  n = (int) (n_values / N_VALUES);
