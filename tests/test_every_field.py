@@ -190,7 +190,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
         yield {path: gap if path == "/infill" else usual for path in ENDPOINTS}
 
 
-def told(reply: Response) -> Any:
+def comparable(reply: Response) -> Any:
     """What an answer says, without what varies."""
 
     def plain(value: Any) -> Any:
@@ -213,7 +213,7 @@ def test_a_field_changes_the_answer_or_is_refused(servers: dict[str, Client], pa
         without, with_it = (server.post(path, **common | more | field) for field in ({}, {name: value}))
         assert without.status == 200 or name == "strict_schemas", (name, without.data)
         assert with_it.status in (200, 400, 501), (name, with_it.data)
-        if told(with_it) == told(without):
+        if comparable(with_it) == comparable(without):
             unread.append(name)
     assert unread == []
 
