@@ -46,6 +46,11 @@ if(TARGET ggml-cuda)
     target_sources(ggml-cuda PRIVATE ${native_cuda_sources})
     target_include_directories(ggml-cuda PRIVATE ${native}/src/cuda ${llama_cpp_tree}/ggml/src/ggml-cuda)
     target_compile_definitions(ggml-cuda PRIVATE MTP_CUDA) # not HIP, not MUSA, which compile the same files
+    # Hopper's tensor cores take their operands from shared memory only where code is for 90a, which no other GPU runs.
+    get_target_property(architectures ggml-cuda CUDA_ARCHITECTURES)
+    list(TRANSFORM architectures REPLACE "^90(|-real)$" "90a\\1")
+    list(TRANSFORM architectures REPLACE "^90-virtual$" "90-virtual;90a-real")
+    set_target_properties(ggml-cuda PROPERTIES CUDA_ARCHITECTURES "${architectures}")
 endif()
 if(TARGET ggml-rpc)
     target_sources(ggml-rpc PRIVATE ${native_rpc_sources})

@@ -32,6 +32,7 @@ struct emulated_place {
 
 static emulated_place threadIdx;
 static emulated_place blockIdx;
+static emulated_place gridDim;
 
 class emulated_block {
     static constexpr size_t STACK_SIZE = 32 << 10;
@@ -377,4 +378,82 @@ inline more_rows_tile more_rows_multiply_32(const int (&a)[4], const int (&b)[2]
     emulated_multiply(shown, 0, 1, 4, d.of);
     emulated_multiply(shown, 2, 3, 5, d.of);
     return d;
+}
+
+// --- the same of halves, as cuda-many-rows-kernel.cuh uses them ---
+
+struct __half2 {
+    half x, y;
+};
+
+struct float4 {
+    float x, y, z, w;
+};
+
+inline half __float2half(float value) {
+    return { ggml_fp32_to_fp16(value) };
+}
+
+inline __half2 __half2half2(half value) {
+    return { value, value };
+}
+
+inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) {
+    const auto add = [](half x, half y, half z) {
+        return __float2half(std::fma(__half2float(x), __half2float(y), __half2float(z)));
+    };
+    return { add(a.x, b.x, c.x), add(a.y, b.y, c.y) };
+}
+
+inline __half2 __hmul2(__half2 a, __half2 b) {
+    return __hfma2(a, b, {});
+}
+
+inline __half2 __hsub2(__half2 a, __half2 b) {
+    return __hfma2(b, __half2half2(__float2half(-1.0f)), a);
+}
+
+inline int __shfl_sync(unsigned, int value, int lane) {
+    return (int) emulated_block::current->show({ (uint32_t) value })[lane * emulated_block::N_SHOWN];
+}
+
+inline float4 __ldcg(const float4 * from) {
+    return *from;
+}
+
+inline unsigned many_rows_bits(__half2 pair) {
+    return (unsigned) pair.y.bits << 16 | pair.x.bits;
+}
+
+inline int many_rows_count(unsigned * counter, int n_others) {
+    const int n = (int) *counter;
+    *counter    = n == n_others ? 0 : n + 1;
+    return n;
+}
+
+inline void many_rows_fence_copies() {}
+
+template <int N> void many_rows_wait_products() {}
+
+inline void many_rows_load_matrices(unsigned (&to)[4], const char * row) {
+    more_rows_load_matrices((int (&)[4]) to, row);
+}
+
+// 16 matrix rows and 8 columns of 16 halves: a lane has of two rows two pairs each, and two pairs of a column
+inline void many_rows_multiply_16(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sums)[4]) {
+    const uint32_t * shown = emulated_block::current->show({ a[0], a[1], a[2], a[3], b0, b1 });
+    const int        lane  = (int) threadIdx.x % 32;
+    const auto       dot   = [&](int row, int row_word, int column, int column_word) {
+        const uint32_t x = shown[row * emulated_block::N_SHOWN + row_word];
+        const uint32_t y = shown[column * emulated_block::N_SHOWN + column_word];
+        return ggml_fp16_to_fp32(x & 0xffff) * ggml_fp16_to_fp32(y & 0xffff) +
+               ggml_fp16_to_fp32(x >> 16) * ggml_fp16_to_fp32(y >> 16);
+    };
+    for (int i = 0; i < 4; ++i) {
+        for (int t = 0; t < 4; ++t) {
+            const int row    = lane / 4 * 4 + t;
+            const int column = (lane % 4 * 2 + i % 2) * 4 + t;
+            sums[i] += dot(row, i / 2, column, 4) + dot(row, 2 + i / 2, column, 5);
+        }
+    }
 }

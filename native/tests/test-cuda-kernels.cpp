@@ -1,9 +1,10 @@
 // The CUDA kernels of few rows, run on the CPU: for every type of weights against a product in double precision, and bit
-// for bit the same for a row alone as with others beside it.
+// for bit the same for a row alone as with others beside it; and those for more rows, against the same.
 
 #include "check.h"
 #include "cuda-emulation.h"
 #include "cuda-few-rows-kernel.cuh"
+#include "cuda-many-rows-kernel.cuh"
 #include "cuda-more-rows-kernel.cuh"
 #include "few-rows-order.h"
 #include "random-values.h"
@@ -129,6 +130,7 @@ static few_rows_product describe(const product & p, const quantized_rows & rows,
 }
 
 template <class Kernel> static void run_blocks(int n_x, int n_y, int n_warps, size_t shared_size, Kernel kernel) {
+    gridDim = { (unsigned) n_x, (unsigned) n_y };
     for (int y = 0; y < n_y; ++y) {
         for (int x = 0; x < n_x; ++x) {
             emulated_block block(n_warps * FEW_ROWS_LANES, shared_size);
@@ -189,6 +191,28 @@ static double dot(const product & p, const std::vector<uint8_t> & matrix, int64_
     return res;
 }
 
+// tolerance: of what is added, without signs
+static void check_values(const product & p, const std::vector<float> & res, bool is_quantized, double tolerance) {
+    size_t at = 0;
+    for (const auto & values : p.rows) {
+        const auto row = is_quantized ? unquantize(quantize(values), p.n_values) : values;
+        const auto i   = &values - p.rows.data();
+        for (const int32_t expert : p.n_experts ? p.experts[i] : std::vector<int32_t>{ 0 }) {
+            for (int64_t k = 0; k < p.n_out; ++k, ++at) {
+                double scale;
+                double gate_scale = 0.0;
+                double expected   = dot(p, p.matrix, expert * p.n_out + k, row, scale) + (p.has_bias ? p.bias[k] : 0.0);
+                if (p.has_gate) {
+                    const double gate = dot(p, p.gate, expert * p.n_out + k, row, gate_scale);
+                    expected *= gate / (1.0 + std::exp(-gate));
+                    scale *= 1.0 + gate_scale;
+                }
+                CHECK(std::fabs(res[at] - expected) <= tolerance * scale);
+            }
+        }
+    }
+}
+
 template <class T> static void check(const product & p, const few_rows_device & device) {
     const auto run = [&](size_t begin, size_t end, int n_matrices = 1) {
         return p.has_gate ? compute<T, true>(p, begin, end, device, n_matrices) :
@@ -205,23 +229,7 @@ template <class T> static void check(const product & p, const few_rows_device & 
     }
     CHECK(together == alone);
 
-    size_t at = 0;
-    for (size_t i = 0; i < p.rows.size(); ++i) {
-        const auto row = unquantize(quantize(p.rows[i]), p.n_values);
-        for (const int32_t expert : p.n_experts ? p.experts[i] : std::vector<int32_t>{ 0 }) {
-            for (int64_t k = 0; k < p.n_out; ++k, ++at) {
-                double scale;
-                double gate_scale = 0.0;
-                double expected   = dot(p, p.matrix, expert * p.n_out + k, row, scale) + (p.has_bias ? p.bias[k] : 0.0);
-                if (p.has_gate) {
-                    const double gate = dot(p, p.gate, expert * p.n_out + k, row, gate_scale);
-                    expected *= gate / (1.0 + std::exp(-gate));
-                    scale *= 1.0 + gate_scale;
-                }
-                CHECK(std::fabs(together[at] - expected) <= 1e-5 * scale);
-            }
-        }
-    }
+    check_values(p, together, true, 1e-5);
 }
 
 template <class T> static void check_type(ggml_type type) {
@@ -254,12 +262,11 @@ template <class T> static void check_type(ggml_type type) {
 // the layout that the kernel for more rows wants, of rows as the other one has them
 static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_t n_values) {
     const size_t         row_size = rows.columns.size() / n_tokens;
-    const int            n_tiles  = more_rows_all_tiles(n_tokens);
-    std::vector<uint8_t> res(n_tiles * n_values / 32 * MORE_ROWS_Y_SIZE);
+    std::vector<uint8_t> res(more_rows_size(n_values));
     for (int n = 0; n < n_tokens; ++n) {
         for (int64_t k = 0; k < n_values / 32; ++k) {
             const uint8_t * from = rows.columns.data() + n * row_size + k * FEW_ROWS_Y_SIZE;
-            uint8_t *       to   = res.data() + (k * n_tiles + n / 8) * MORE_ROWS_Y_SIZE;
+            uint8_t *       to   = res.data() + (k * MORE_ROWS_ALL_TILES + n / 8) * MORE_ROWS_Y_SIZE;
             ggml_fp16_t     d;
             std::memcpy(&d, from, sizeof(d));
             int sum = 0;
@@ -275,36 +282,25 @@ static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_
     return { res, rows.ids };
 }
 
-template <class T, int NT, bool GATE>
+template <class T, bool GATE>
 static std::vector<float> compute_more(const product & p, const few_rows_device & device, int n_matrices) {
     const int          n_tokens = (int) p.rows.size();
     const auto         rows     = in_tiles(quantize_rows(p, 0, p.rows.size()), n_tokens, p.n_values);
     std::vector<float> res(n_tokens * p.n_out, NAN);
     few_rows_product   given = describe(p, rows, n_tokens, n_matrices, res);
-    given.column_stride      = more_rows_all_tiles(n_tokens) * MORE_ROWS_Y_SIZE;
+    given.column_stride      = MORE_ROWS_ALL_TILES * MORE_ROWS_Y_SIZE;
 
-    more_rows_divide<T, NT>(given, GATE, device);
+    more_rows_divide<T>(given, GATE, device);
     const int    n_teams = given.n_warps / MORE_ROWS_TEAM;
-    const size_t size    = n_teams * more_rows_team_size<T, NT>();
+    const size_t size    = n_teams * more_rows_team_size<T>();
     CHECK(size <= device.shared_size);
-    run_blocks(given.n_blocks, (n_tokens + 8 * NT - 1) / (8 * NT), given.n_warps, size,
-               [&] { more_rows_kernel<T, NT, GATE>(given); });
+    run_blocks(given.n_blocks, 1, given.n_warps, size, [&] { more_rows_kernel<T, GATE>(given); });
     return res;
 }
 
 template <class T, bool GATE>
 static void check_more(const product & p, const few_rows_device & device, int n_matrices) {
-    std::vector<float> together;
-    switch (more_rows_tiles_of_block<T>((int) p.rows.size(), device)) {
-        case 2:
-            together = compute_more<T, 2, GATE>(p, device, n_matrices);
-            break;
-        case 4:
-            together = compute_more<T, 4, GATE>(p, device, n_matrices);
-            break;
-        default:
-            together = compute_more<T, 8, GATE>(p, device, n_matrices);
-    }
+    const auto         together = compute_more<T, GATE>(p, device, n_matrices);
     std::vector<float> expected;
     for (size_t i = 0; i < p.rows.size(); i += 8) {
         const auto rows = compute<T, GATE>(p, i, std::min(i + 8, p.rows.size()), device, 1);
@@ -320,59 +316,139 @@ template <class T> static void check_more_rows(ggml_type type) {
 
     check_more<T, false>(random_product(type, 256, 5, 9, 0, false, true), SMALL, 1);
     check_more<T, true>(random_product(type, 768, 33, 16, 0, true, true), LARGE, 1);
-    check_more<T, false>(random_product(type, 3 * 2048 + 512, 35, 20, 0, false, false), LARGE, 2);
-    check_more<T, false>(random_product(type, 2048 + 256, 17, 41, 0, false, false), SMALL, 1);
-    check_more<T, true>(random_product(type, 2 * 2048, 9, 67, 0, true, false), LARGE, 1);
+    check_more<T, false>(random_product(type, 3 * 2048 + 512, 35, 12, 0, false, false), LARGE, 2);
+    check_more<T, false>(random_product(type, 2048 + 256, 17, 13, 0, false, false), SMALL, 1);
+    check_more<T, true>(random_product(type, 2 * 2048, 9, 16, 0, true, false), LARGE, 1);
+}
+
+// --- many rows ---
+
+// as halves, in the layout that the kernel for many rows wants
+static quantized_rows in_halves(const product & p) {
+    const int            n_tiles = many_rows_all_tiles((int) p.rows.size());
+    std::vector<uint8_t> res(many_rows_size(p.n_values, (int64_t) p.rows.size()), 0x7f);
+    for (size_t n = 0; n < p.rows.size(); ++n) {
+        const float factor = n % 2 ? 1.0f : 0.25f;
+        std::memcpy(res.data() + 4 * n, &factor, sizeof(factor));
+        for (int64_t i = 0; i < p.n_values; ++i) {
+            // a word of 4 values of each quarter of 256 makes 16: their first halves, then their second ones
+            const int64_t     half   = i / 256 * MANY_ROWS_HALVES + i % 64 / 4 * 2 + i % 4 / 2;
+            const int64_t     place  = i % 256 / 64 * 2 + i % 2;
+            const ggml_fp16_t value  = ggml_fp32_to_fp16(p.rows[n][i] / factor);
+            const size_t      column = (half * n_tiles + n / 8) * MANY_ROWS_TILE_SIZE + n % 8 * 16;
+            std::memcpy(res.data() + MANY_ROWS_HEADER + column + place * 2, &value, sizeof(value));
+        }
+    }
+    return { res, {} };
+}
+
+template <class T, int NT, bool GATE>
+static std::vector<float> compute_many(const product & p, const few_rows_device & device, int n_matrices) {
+    const int          n_tokens = (int) p.rows.size();
+    const auto         rows     = in_halves(p);
+    std::vector<float> res(n_tokens * p.n_out, NAN);
+    few_rows_product   given = describe(p, rows, n_tokens, n_matrices, res);
+    given.column_stride      = many_rows_all_tiles(n_tokens) * MANY_ROWS_TILE_SIZE;
+
+    const auto division = many_rows_divide<T>(given, device);
+    CHECK_EQUAL(division.n_tiles, NT);
+    CHECK(division.shared_size <= device.shared_size);
+    const size_t          n_sums = division.n_blocks * given.n_warps;
+    std::vector<float4>   sums(2 * n_sums * many_rows_sums_size<NT>() / sizeof(float4));
+    std::vector<unsigned> counters(n_sums);
+    given.sums     = (char *) sums.data();
+    given.counters = counters.data();
+    run_blocks(division.n_blocks, 1, given.n_warps, division.shared_size,
+               [&] { many_rows_kernel<T, NT, GATE>(given); });
+    CHECK(counters == std::vector<unsigned>(counters.size()));
+    return res;
+}
+
+template <class T, int NT, bool GATE>
+static void check_many(const product & p, const few_rows_device & device, int n_matrices) {
+    const auto together = compute_many<T, NT, GATE>(p, device, n_matrices);
+    check_values(p, together, false, 1e-3);
+    if (NT == 8 && p.rows.size() <= 64) { // the first columns alone
+        product part = p;
+        part.rows.resize(9);
+        CHECK(std::equal(together.begin(), together.begin() + 9 * p.n_out,
+                         compute_many<T, 2, GATE>(part, device, n_matrices).begin()));
+    }
+}
+
+// tiles whose steps are of one thread block, of two, of many; parts of tiles; rows that begin at any address
+template <class K> static void check_many_rows(ggml_type type) {
+    using T = typename many_rows_type<K>::type;
+    static constexpr few_rows_device SMALL{ 1, 64 << 10 };
+    static constexpr few_rows_device MIDDLE{ 3, 99 << 10 };
+    static constexpr few_rows_device LARGE{ 8, 227 << 10 };
+
+    check_many<T, 2, false>(random_product(type, 256, 5, 9, 0, false, true), SMALL, 1);
+    check_many<T, 2, true>(random_product(type, 768, 33, 16, 0, true, true), LARGE, 1);
+    check_many<T, 2, false>(random_product(type, 2304, 35, 15, 0, false, false), MIDDLE, 2);
+    check_many<T, 4, false>(random_product(type, 1280, 140, 31, 0, false, false), LARGE, 1);
+    check_many<T, 8, true>(random_product(type, 1536, 70, 41, 0, true, false), LARGE, 1);
+    check_many<T, 8, false>(random_product(type, 512, 9, 67, 0, false, false), LARGE, 1);
 }
 
 static void q8_0_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q8_0>(GGML_TYPE_Q8_0);
     check_more_rows<few_rows_q8_0>(GGML_TYPE_Q8_0);
+    check_many_rows<few_rows_q8_0>(GGML_TYPE_Q8_0);
 }
 
 static void q4_0_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q4_0>(GGML_TYPE_Q4_0);
     check_more_rows<few_rows_q4_0>(GGML_TYPE_Q4_0);
+    check_many_rows<few_rows_q4_0>(GGML_TYPE_Q4_0);
 }
 
 static void q5_0_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q5_0>(GGML_TYPE_Q5_0);
     check_more_rows<few_rows_q5_0>(GGML_TYPE_Q5_0);
+    check_many_rows<few_rows_q5_0>(GGML_TYPE_Q5_0);
 }
 
 static void iq4_nl_is_right_and_rows_do_not_matter() {
     check_type<few_rows_iq4_nl>(GGML_TYPE_IQ4_NL);
     check_more_rows<few_rows_iq4_nl>(GGML_TYPE_IQ4_NL);
+    check_many_rows<few_rows_iq4_nl>(GGML_TYPE_IQ4_NL);
 }
 
 static void mxfp4_is_right_and_rows_do_not_matter() {
     check_type<few_rows_mxfp4>(GGML_TYPE_MXFP4);
     check_more_rows<few_rows_mxfp4>(GGML_TYPE_MXFP4);
+    check_many_rows<few_rows_mxfp4>(GGML_TYPE_MXFP4);
 }
 
 static void q3_K_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q3_K>(GGML_TYPE_Q3_K);
     check_more_rows<few_rows_q3_K>(GGML_TYPE_Q3_K);
+    check_many_rows<few_rows_q3_K>(GGML_TYPE_Q3_K);
 }
 
 static void q4_K_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q4_K>(GGML_TYPE_Q4_K);
     check_more_rows<few_rows_q4_K>(GGML_TYPE_Q4_K);
+    check_many_rows<few_rows_q4_K>(GGML_TYPE_Q4_K);
 }
 
 static void q5_K_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q5_K>(GGML_TYPE_Q5_K);
     check_more_rows<few_rows_q5_K>(GGML_TYPE_Q5_K);
+    check_many_rows<few_rows_q5_K>(GGML_TYPE_Q5_K);
 }
 
 static void q6_K_is_right_and_rows_do_not_matter() {
     check_type<few_rows_q6_K>(GGML_TYPE_Q6_K);
     check_more_rows<few_rows_q6_K>(GGML_TYPE_Q6_K);
+    check_many_rows<few_rows_q6_K>(GGML_TYPE_Q6_K);
 }
 
 static void iq4_xs_is_right_and_rows_do_not_matter() {
     check_type<few_rows_iq4_xs>(GGML_TYPE_IQ4_XS);
     check_more_rows<few_rows_iq4_xs>(GGML_TYPE_IQ4_XS);
+    check_many_rows<few_rows_iq4_xs>(GGML_TYPE_IQ4_XS);
 }
 
 // Rotated keys are stored right after their rotation, where values are made in between; nothing else is moved.

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 static constexpr int SKIPPED = 77; // for CTest
@@ -178,17 +179,38 @@ static product random_product(ggml_type type, int64_t n_values, int64_t n_out, i
     return p;
 }
 
+// what a product's rows have, in another order
+template <typename T> static void rotate(T & p, size_t n) {
+    const auto one = [&](auto & values) {
+        if (!values.empty()) {
+            std::rotate(values.begin(), values.begin() + n, values.end());
+        }
+    };
+    one(p.rows);
+    if constexpr (std::is_same_v<T, product>) {
+        one(p.experts);
+        one(p.residual);
+    }
+}
+
 // of a product, or of several
 template <typename T> static void check(const T & p) {
     const size_t n_rows   = p.rows.size();
+    const bool   is_few   = n_rows <= 16;
     const auto   together = p.compute(g_gpu, 0, n_rows);
 
-    std::vector<float> alone;
-    for (size_t i = 0; i < n_rows; ++i) {
+    std::vector<float> others; // the same rows, alone, or next to others
+    for (size_t i = 0; is_few && i < n_rows; ++i) {
         const auto row = p.compute(g_gpu, i, i + 1);
-        alone.insert(alone.end(), row.begin(), row.end());
+        others.insert(others.end(), row.begin(), row.end());
     }
-    CHECK(together == alone);
+    if (!is_few) {
+        T rotated = p;
+        rotate(rotated, 5);
+        others = rotated.compute(g_gpu, 0, n_rows);
+        std::rotate(others.begin(), others.end() - 5 * (others.size() / n_rows), others.end());
+    }
+    CHECK(n_rows > 64 || together == others);
 
     const auto cpu = p.compute(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), 0, n_rows);
 
@@ -198,7 +220,8 @@ template <typename T> static void check(const T & p) {
         error = std::max(error, (double) std::fabs(together[i] - cpu[i]));
         scale = std::max(scale, (double) std::fabs(cpu[i]));
     }
-    CHECK(error < 2e-3 * scale); // activations are rounded to 8 bits there and here, sometimes to different ones
+    // activations are rounded to 8 bits there, and here if they are few, sometimes to different ones
+    CHECK(error < (is_few ? 2e-3 : 2e-2) * scale);
 }
 
 static void products_are_right_and_rows_do_not_matter() {
@@ -283,25 +306,22 @@ static void experts_are_right_and_rows_do_not_matter() {
     }
 }
 
-// Up to 128 rows give what 8 at a time give, which give what one alone does.
+// Up to 16 rows give what each alone gives; from 17 to 64 each gives the same bits, wherever it is and however many there
+// are.
 static void more_rows_are_right_and_do_not_matter() {
-    static constexpr int64_t N_ROWS = 128;
+    static constexpr int64_t N_ROWS = 512;
     for (const ggml_type type : TYPES) {
         const int failed_before = g_n_failed;
         for (const int64_t n_values : sizes({ 256, 2304, 4096, 12288 })) {
             const int64_t n_out = n_values == 4096 ? 301 : 77;
             const product all   = whole_product(type, n_values, n_out, 0, N_ROWS);
-            check(part_of(all, 9, fused::NOTHING));
-            for (const fused what : { fused::NOTHING, fused::GATE, fused::BIAS, fused::RESIDUAL }) {
-                const product      part = part_of(all, N_ROWS, what);
-                std::vector<float> alone;
-                for (int64_t i = 0; i < N_ROWS; i += 8) {
-                    const auto rows = part.compute(g_gpu, i, i + 8);
-                    alone.insert(alone.end(), rows.begin(), rows.end());
-                }
-                for (const int64_t n_rows : sizes({ 9, 16, 17, 24, 32, 33, 64, 65, 96, 127, N_ROWS })) {
-                    const auto together = part.compute(g_gpu, 0, n_rows);
-                    CHECK(std::equal(together.begin(), together.end(), alone.begin()));
+            for (const int64_t n_rows : sizes({ 9, 16, 17, 32, 33, 64, 65, 129, N_ROWS })) {
+                for (const fused what : { fused::NOTHING, fused::GATE, fused::BIAS, fused::RESIDUAL }) {
+                    const product part = part_of(all, n_rows, what);
+                    check(part);
+                    const auto first = part.compute(g_gpu, 0, 17);
+                    CHECK(n_rows <= 16 || n_rows > 64 ||
+                          std::equal(first.begin(), first.end(), part.compute(g_gpu, 0, n_rows).begin()));
                 }
             }
         }
@@ -484,7 +504,10 @@ static void products_of_the_same_rows_are_those_of_each_alone() {
             };
             const auto together = compute(0, n_out.size());
             for (size_t i = 0; i < n_out.size(); ++i) {
-                CHECK(together[i] == compute(i, i + 1)[0]);
+                const auto alone = compute(i, i + 1)[0];
+                for (size_t k = 0; k < alone.size(); ++k) { // more rows: with others, sums are divided otherwise
+                    CHECK(std::fabs(together[i][k] - alone[k]) <= (n_rows <= 16 ? 0.0f : 1e-3f));
+                }
             }
         }
     }

@@ -12,21 +12,26 @@
 #define FEW_ROWS_SHARED(name)                       extern __shared__ __align__(16) char name[]
 
 #include "cuda-few-rows-kernel.cuh"
+#include "cuda-many-rows-launch.cuh"
 #include "cuda-more-rows-launch.cuh"
 
 struct few_rows_type {
     // whether shared memory does for a product
     bool (*can)(const few_rows_product & p, const few_rows_device & device);
-    // of at most FEW_ROWS_COLUMNS_MAX columns, or with experts; of more, on tensor cores
+    // of at most FEW_ROWS_COLUMNS_MAX columns, or with experts; of at most MORE_ROWS_COLUMNS_MAX; of more
     void (*launch)(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream);
     void (*launch_more)(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream);
+    void (*launch_many)(few_rows_product p, const few_rows_device & device, ggml_cuda_pool & pool, cudaStream_t stream);
 };
 
 template <class T> static bool few_rows_can(const few_rows_product & p, const few_rows_device & device) {
-    if (!p.ids && p.n_tokens > FEW_ROWS_COLUMNS_MAX) {
-        return more_rows_tiles_of_block<T>(p.n_tokens, device) > 0;
-    }
     few_rows_product divided = p;
+    if (!p.ids && p.n_tokens > MORE_ROWS_COLUMNS_MAX) {
+        return many_rows_divide<typename many_rows_type<T>::type>(divided, device).n_tiles > 0;
+    }
+    if (!p.ids && p.n_tokens > FEW_ROWS_COLUMNS_MAX) {
+        return (size_t) more_rows_team_size<T>() <= device.shared_size;
+    }
     return few_rows_divide<T>(divided, FEW_ROWS_COLUMNS_MAX, true, device);
 }
 
@@ -69,4 +74,5 @@ static void few_rows_launch(const few_rows_product & p, const few_rows_device & 
     static_assert(few_rows_##name::SIZE * (n_values) == few_rows_##name::N_VALUES * (int) sizeof(block_##name));    \
     extern const few_rows_type FEW_ROWS_##name;                                                                     \
     const few_rows_type        FEW_ROWS_##name = { few_rows_can<few_rows_##name>, few_rows_launch<few_rows_##name>, \
-                                                   more_rows_launch<few_rows_##name> };
+                                                   more_rows_launch<few_rows_##name>,                               \
+                                                   many_rows_launch<many_rows_type<few_rows_##name>::type> };

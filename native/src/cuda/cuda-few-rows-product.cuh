@@ -68,6 +68,11 @@ struct few_rows_product {
     int n_column_places;
     int ids_stride; // in elements
 
+    // of many rows (cuda-many-rows-kernel.cuh)
+    int        n_slots;  // steps that are in shared memory
+    char *     sums;     // that thread blocks leave for each other
+    unsigned * counters; // of those that did; 0 between products
+
     int64_t row_stride;
     int64_t expert_stride;
     int64_t column_stride;

@@ -417,3 +417,46 @@ struct few_rows_iq4_xs : few_rows_of_256 {
 
     FEW_ROWS_FUNCTION float factor(int b) const { return factors[b]; }
 };
+
+// --- as the kernel for many rows takes them: a quarter of the values, one after the other, for each lane ---
+
+template <class T> struct many_rows_type {
+    using type = T;
+};
+
+struct many_rows_q6_K : few_rows_of_256 {
+    static constexpr int SIZE   = 210;
+    static constexpr int GROUP  = 16;
+    static constexpr int OFFSET = 32;
+
+    const char * block;
+    int          part;
+    int          high[8];
+
+    FEW_ROWS_FUNCTION many_rows_q6_K(const char * block, int part) : block(block), part(part) {
+        few_rows_load<2>(high, block + 128 + part / 2 * 32);
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            high[i] >>= part % 2 * 4;
+        }
+    }
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        int packed[8];
+        few_rows_load<2>(packed, block + part / 2 * 64 + b * 32);
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            values[i] = (packed[i] >> (part % 2 * 4) & 0x0f0f0f0f) | (high[i] >> (2 * b) & 0x03030303) << 4;
+        }
+    }
+
+    FEW_ROWS_FUNCTION int scale(int b, int g) const {
+        return *(const signed char *) (block + 192 + 4 * part + 2 * b + g);
+    }
+
+    FEW_ROWS_FUNCTION float factor() const { return few_rows_half_at(block + 208); }
+};
+
+template <> struct many_rows_type<few_rows_q6_K> {
+    using type = many_rows_q6_K;
+};

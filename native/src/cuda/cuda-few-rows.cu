@@ -1,5 +1,6 @@
 #include "cuda-few-rows-launch.cuh"
 #include "cuda-few-rows.cuh"
+#include "cuda-many-rows-pack.cuh"
 #include "cuda-more-rows-quantize.cuh"
 #include "few-rows-order.h"
 #include "mmvq.cuh"
@@ -118,7 +119,7 @@ bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, c
     }
     const int64_t n_rows = ids ? src1->ne[2] : src1->ne[1];
     if (n_rows > FEW_ROWS_COLUMNS_MAX &&
-        (ids || n_rows > MORE_ROWS_COLUMNS_MAX || src0->ne[0] % 256 != 0 || !ggml_is_contiguous_rows(src1) ||
+        (ids || n_rows > MANY_ROWS_COLUMNS_MAX || src0->ne[0] % 256 != 0 || !ggml_is_contiguous_rows(src1) ||
          src1->nb[1] % sizeof(float4) != 0 || (size_t) src1->data % sizeof(float4) != 0)) {
         return false;
     }
@@ -142,29 +143,51 @@ bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src
     if (ids || src1->ne[1] <= FEW_ROWS_COLUMNS_MAX) {
         return false;
     }
-    const int    n_values = (int) src1->ne[0];
-    const int    n_rows   = (int) src1->ne[1];
-    const int    n_tiles  = more_rows_all_tiles(n_rows);
-    const size_t size     = (size_t) n_tiles * (n_values / 32) * MORE_ROWS_Y_SIZE;
-    const bool   is_kept  = size <= ctx.QUANTIZED_SIZE && ctx.curr_stream_no == 0;
+    const int     n_values = (int) src1->ne[0];
+    const int     n_rows   = (int) src1->ne[1];
+    const bool    is_many  = n_rows > MORE_ROWS_COLUMNS_MAX;
+    const int     n_tiles  = is_many ? many_rows_all_tiles(n_rows) : MORE_ROWS_ALL_TILES;
+    const size_t  size     = is_many ? many_rows_size(n_values, n_rows) : more_rows_size(n_values);
+    const bool    is_kept  = size <= ctx.QUANTIZED_SIZE && ctx.curr_stream_no == 0;
+    const int64_t stride   = src1->nb[1] / sizeof(float);
+    const auto *  rows     = (const float *) src1->data;
 
     ggml_cuda_pool_alloc<char> pool(ctx.pool());
-    char *                     tiles = is_kept ? ctx.quantized_memory() : pool.alloc(size);
-    if (!is_kept || !ctx.is_quantized(src1, true)) {
+    char *                     columns = is_kept ? ctx.quantized_memory() : pool.alloc(size);
+    few_rows_product           p       = few_rows_describe(src0, src1, nullptr, fusion, dst);
+    p.columns                          = columns;
+    p.column_stride                    = (int64_t) n_tiles * (is_many ? MANY_ROWS_TILE_SIZE : MORE_ROWS_Y_SIZE);
+    if (is_kept && ctx.is_quantized(src1, true)) {
+        // it is there
+    } else if (is_many) {
+        ggml_cuda_kernel_launch(
+            many_rows_pack,
+            ggml_cuda_kernel_launch_params(8 * n_tiles, MANY_ROWS_PACK_THREADS, (size_t) 0, ctx.stream()), rows,
+            columns, n_values, n_rows, n_tiles, stride);
+    } else {
         const dim3 grid((n_values + 127) / 128, n_tiles);
         ggml_cuda_kernel_launch(
             more_rows_quantize,
-            ggml_cuda_kernel_launch_params(grid, MORE_ROWS_QUANTIZE_THREADS, (size_t) 0, ctx.stream()),
-            (const float *) src1->data, tiles, n_values, n_rows, (int64_t) (src1->nb[1] / sizeof(float)));
+            ggml_cuda_kernel_launch_params(grid, MORE_ROWS_QUANTIZE_THREADS, (size_t) 0, ctx.stream()), rows, columns,
+            n_values, n_rows, stride);
     }
     if (is_kept) {
         ctx.quantized.src      = src1;
         ctx.quantized.in_tiles = true;
     }
-    few_rows_product p = few_rows_describe(src0, src1, nullptr, fusion, dst);
-    p.columns          = tiles;
-    p.column_stride    = (int64_t) n_tiles * MORE_ROWS_Y_SIZE;
-    few_rows_find(src0->type)->launch_more(p, few_rows_current_device(), ctx.stream());
+    const few_rows_type * type = few_rows_find(src0->type);
+    if (!is_many) {
+        type->launch_more(p, few_rows_current_device(), ctx.stream());
+        return true;
+    }
+    ggml_cuda_pool_alloc<unsigned> counters(ctx.pool());
+    if (ctx.curr_stream_no == 0) {
+        p.counters = (unsigned *) (ctx.quantized_memory() + ctx.QUANTIZED_SIZE);
+    } else {
+        p.counters = counters.alloc(MANY_ROWS_COUNTERS);
+        CUDA_CHECK(cudaMemsetAsync(p.counters, 0, MANY_ROWS_COUNTERS * sizeof(unsigned), ctx.stream()));
+    }
+    type->launch_many(p, few_rows_current_device(), ctx.pool(), ctx.stream());
     return true;
 }
 

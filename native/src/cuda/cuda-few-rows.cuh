@@ -1,12 +1,13 @@
 #pragma once
 
 // Products of quantized weights with few rows of activations on a GPU, as plain decoding, verify passes and drafts have
-// them: up to 8, and on tensor cores up to 128. llama.cpp's kernel unpacks weights once for each row, and reads some types
+// them: up to 8, and on tensor cores up to 512. llama.cpp's kernel unpacks weights once for each row, and reads some types
 // two bytes at a time. Here weights arrive in shared memory as they are, many at once, before the activations are known,
 // and each is unpacked once.
 // On GPUs from Turing on; how much shared memory they have decides how many rows a thread block takes.
 //
-// A row's results do not depend, bit for bit, on the rows next to it.
+// Up to 16 rows: a row's results do not depend, bit for bit, on the rows next to it. More are multiplied as halves
+// (cuda-many-rows-kernel.cuh), and give other last bits.
 
 #include "common.cuh"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// A product of a quantized matrix with more rows of activations than cuda-few-rows-kernel.cuh takes, on tensor cores.
+// A product of a quantized matrix with 9 to 16 rows of activations, on tensor cores.
 //
 // A team of four warps takes 32 matrix rows, and goes through chunks of 2048 values: of each 256 values a warp takes a
 // quarter, unpacks it to bytes in shared memory, a lane for each matrix row, and multiplies it with tiles of 8 columns.
@@ -145,10 +145,11 @@ template <class T> static FEW_ROWS_FUNCTION void more_rows_unpack(const char * r
 
 // A team's way along its matrix rows: 256 values at a time, of one chunk after the other that it has. With them come the
 // activations of each warp's quarter.
-template <class T, int NT> struct more_rows_stream {
+template <class T> struct more_rows_stream {
+    static constexpr int NT        = MORE_ROWS_ALL_TILES;
     static constexpr int ROW_SIZE  = more_rows_row_size<T>();
     static constexpr int SLOT_SIZE = more_rows_slot_size<T>();
-    static constexpr int IN_FLIGHT = more_rows_in_flight<T, NT>();
+    static constexpr int IN_FLIGHT = more_rows_in_flight<T>();
     static constexpr int RING_SIZE = IN_FLIGHT * MORE_ROWS_ROWS * SLOT_SIZE;
     static constexpr int Y_SIZE    = NT * MORE_ROWS_Y_SIZE; // of 32 values
     static constexpr int Y_RING    = IN_FLIGHT * 2 * Y_SIZE;
@@ -186,8 +187,7 @@ template <class T, int NT> struct more_rows_stream {
 
         const int quarter = threadIdx.x / FEW_ROWS_LANES % MORE_ROWS_TEAM;
         const int block   = quarter / n_lanes * (T::N_VALUES / 32) + T::activations(quarter % n_lanes, 0);
-        columns =
-            p.columns + block * p.column_stride + blockIdx.y * Y_SIZE + threadIdx.x % FEW_ROWS_LANES * FEW_ROWS_COPY;
+        columns           = p.columns + block * p.column_stride + threadIdx.x % FEW_ROWS_LANES * FEW_ROWS_COPY;
     }
 
     FEW_ROWS_FUNCTION void advance(int & block) const {
@@ -244,12 +244,11 @@ template <class T, int NT> struct more_rows_stream {
 };
 
 // A lane's activations of a tile, from shared memory
-template <int NT>
 static FEW_ROWS_FUNCTION void more_rows_load_columns(const char * arrived, int tile, int lane,
                                                      more_rows_columns & columns) {
     FEW_ROWS_UNROLL
     for (int b = 0; b < 2; ++b) {
-        const char *           from  = arrived + (b * NT + tile) * MORE_ROWS_Y_SIZE;
+        const char *           from  = arrived + (b * MORE_ROWS_ALL_TILES + tile) * MORE_ROWS_Y_SIZE;
         const few_rows_2_words value = *(const few_rows_2_words *) (from + lane * 8);
         const auto             scale = *(const more_rows_4_floats *) (from + MORE_ROWS_Y_SCALES + lane % 4 * 16);
         columns.values[b][0]         = value.of[0];
@@ -263,11 +262,12 @@ static FEW_ROWS_FUNCTION void more_rows_load_columns(const char * arrived, int t
 
 // Adds a chunk's sums of a block's teams to the results, of which a warp has some. mine: where the warp leaves its sums;
 // the first warp does so at `first`, others in distances.
-template <int NT>
-static FEW_ROWS_FUNCTION void more_rows_add_chunks(const float (&sums)[NT][MORE_ROWS_TILES][4], char * first,
-                                                   int warp_distance, int team_distance, int n_teams, int n_chunks_left,
-                                                   float (&results)[NT / 2][4], int warp, int lane) {
-    constexpr int n_tiles = more_rows_round_tiles(NT); // of a round, and 16 matrix rows
+static FEW_ROWS_FUNCTION void more_rows_add_chunks(const float (&sums)[MORE_ROWS_ALL_TILES][MORE_ROWS_TILES][4],
+                                                   char * first, int warp_distance, int team_distance, int n_teams,
+                                                   int n_chunks_left, float (&results)[MORE_ROWS_ALL_TILES / 2][4],
+                                                   int warp, int lane) {
+    constexpr int NT      = MORE_ROWS_ALL_TILES;
+    constexpr int n_tiles = 2 * NT; // of a round, and 16 matrix rows
     const int     team    = warp / MORE_ROWS_TEAM;
     const int     of_team = warp % MORE_ROWS_TEAM;
     char *        mine    = first + team * team_distance + of_team * warp_distance;
@@ -304,10 +304,11 @@ static FEW_ROWS_FUNCTION void more_rows_add_chunks(const float (&sums)[NT][MORE_
 }
 
 // Stores what the product gives: results go through shared memory, so that rows that follow each other are stored together.
-template <int NT, bool GATE>
+template <bool GATE>
 static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const few_rows_matrix & matrix, int row_0,
-                                              int n_rows, int column_0, const float (&results)[NT / 2][4], float * all,
-                                              int n_teams, int warp, int lane) {
+                                              int     n_rows, const float (&results)[MORE_ROWS_ALL_TILES / 2][4],
+                                              float * all, int n_teams, int warp, int lane) {
+    constexpr int NT     = MORE_ROWS_ALL_TILES;
     constexpr int stride = MORE_ROWS_ROWS + 1;
     FEW_ROWS_UNROLL
     for (int round = 0; round < NT / 2; ++round) {
@@ -323,19 +324,18 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
     }
     __syncthreads();
     constexpr int rows = GATE ? MORE_ROWS_ROWS / 2 : MORE_ROWS_ROWS;
-    for (int at = threadIdx.x; at < rows * min(8 * NT, p.n_tokens - column_0); at += p.n_warps * FEW_ROWS_LANES) {
-        const int row    = at % rows;
-        const int column = at / rows;
-        const int n      = column_0 + column;
+    for (int at = threadIdx.x; at < rows * p.n_tokens; at += p.n_warps * FEW_ROWS_LANES) {
+        const int row = at % rows;
+        const int n   = at / rows;
         if (row >= n_rows) {
             continue;
         }
-        float result = all[column * stride + row];
+        float result = all[n * stride + row];
         if (p.bias) {
             result += p.bias[n * p.bias_stride + row_0 + row];
         }
         if constexpr (GATE) {
-            float gate = all[column * stride + rows + row];
+            float gate = all[n * stride + rows + row];
             if (p.gate_bias) {
                 gate += p.gate_bias[n * p.gate_bias_stride + row_0 + row];
             }
@@ -345,9 +345,9 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
     }
 }
 
-// 32 rows of a matrix, or 16 and as many of the gate; blockIdx.y: of NT tiles of columns each
-template <class T, int NT, bool GATE>
-FEW_ROWS_LAUNCH_BOUNDS(more_rows_threads(NT), 1)
+// 32 rows of a matrix, or 16 and as many of the gate
+template <class T, bool GATE>
+FEW_ROWS_LAUNCH_BOUNDS(512, 1)
 static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     FEW_ROWS_SHARED(shared);
     ggml_cuda_pdl_lc();
@@ -369,9 +369,10 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
         return (in_gate ? p.gate : matrix.data) + row * p.row_stride;
     };
 
-    using stream_type = more_rows_stream<T, NT>;
+    constexpr int NT  = MORE_ROWS_ALL_TILES;
+    using stream_type = more_rows_stream<T>;
 
-    constexpr int team_size = more_rows_team_size<T, NT>();
+    constexpr int team_size = more_rows_team_size<T>();
     char * const  slots     = shared + team * team_size;
     char * const  unpacked  = slots + stream_type::RING_SIZE + quarter * 2 * MORE_ROWS_UNPACKED;
     char * const  y_slots =
@@ -417,11 +418,11 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
             stream.advance_slot(stream.y_arrived);
 
             more_rows_columns columns[2]; // a tile's, and the next one's
-            more_rows_load_columns<NT>(arrived, 0, lane, columns[0]);
+            more_rows_load_columns(arrived, 0, lane, columns[0]);
             FEW_ROWS_UNROLL
             for (int tile = 0; tile < NT; ++tile) {
                 if (tile + 1 < NT) {
-                    more_rows_load_columns<NT>(arrived, tile + 1, lane, columns[(tile + 1) % 2]);
+                    more_rows_load_columns(arrived, tile + 1, lane, columns[(tile + 1) % 2]);
                 }
                 FEW_ROWS_UNROLL
                 for (int m = 0; m < MORE_ROWS_TILES; ++m) {
@@ -433,17 +434,12 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
             }
         }
         __syncwarp();
-        // sums go where the activations of the last step were, or its weights: for a team that had fewer steps as well,
-        // which has nothing more to come
-        const int  last     = chunk / n_teams * MORE_ROWS_CHUNK + min(MORE_ROWS_CHUNK, n_blocks - chunk) - 1;
-        const bool in_y     = more_rows_sums_in_columns(NT);
-        const int  distance = in_y ? stream_type::Y_RING : 2 * MORE_ROWS_UNPACKED;
-        char *     first =
-            shared + stream_type::RING_SIZE +
-            (in_y ? MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED + last % stream_type::IN_FLIGHT * 2 * stream_type::Y_SIZE :
-                    last % 2 * MORE_ROWS_UNPACKED);
-        more_rows_add_chunks<NT>(sums, first, distance, team_size, n_teams, n_chunks - chunk, results, warp, lane);
+        // sums go where the weights of the last step were: for a team that had fewer steps as well, which has nothing
+        // more to come
+        const int last  = chunk / n_teams * MORE_ROWS_CHUNK + min(MORE_ROWS_CHUNK, n_blocks - chunk) - 1;
+        char *    first = shared + stream_type::RING_SIZE + last % 2 * MORE_ROWS_UNPACKED;
+        more_rows_add_chunks(sums, first, 2 * MORE_ROWS_UNPACKED, team_size, n_teams, n_chunks - chunk, results, warp,
+                             lane);
     }
-    more_rows_store<NT, GATE>(p, matrix, row_0, n_rows, blockIdx.y * NT * 8, results, (float *) shared, n_teams, warp,
-                              lane);
+    more_rows_store<GATE>(p, matrix, row_0, n_rows, results, (float *) shared, n_teams, warp, lane);
 }

@@ -1,5 +1,6 @@
 #include "common.cuh"
 //
+#include "cuda-many-rows-pack.cuh"
 #include "cuda-more-rows-quantize.cuh"
 #include "cuda-quantized-norm.cuh"
 #include "mmvq.cuh"
@@ -30,8 +31,19 @@ static __device__ __forceinline__ void put_block(block_q8_1 * quantized, int row
     }
 }
 
-// A thread block for each row, whose values are all in its registers. n_tiles: of all rows, as tensor cores take them; or
-// 0: they are few.
+// Puts them where the kernel for so many rows wants them. n_tiles: of all rows, as tensor cores take them; or 0: they are
+// few.
+static __device__ __forceinline__ void put(char * quantized, int n_tiles, int row, int place, int n, float4 v) {
+    if (n_tiles > MORE_ROWS_ALL_TILES) {
+        many_rows_put(quantized, n_tiles, row, place, n, v);
+    } else if (n_tiles > 0) {
+        more_rows_put(quantized, row, place, v, place < n);
+    } else {
+        put_block((block_q8_1 *) quantized, row, place, n, v);
+    }
+}
+
+// A thread block for each row, whose values are all in its registers.
 static __global__ void quantized_norm(const float4 * x, const float4 * weights, float4 * dst, char * quantized,
                                       int64_t stride, int n, float eps, int n_tiles) {
     __shared__ float shared[WARP_SIZE];
@@ -69,23 +81,22 @@ static __global__ void quantized_norm(const float4 * x, const float4 * weights, 
         if (i < n) {
             dst[i] = v;
         }
-        if (n_tiles > 0) {
-            more_rows_put(quantized, n_tiles, blockIdx.x, i, v, i < n);
-        } else {
-            put_block((block_q8_1 *) quantized, blockIdx.x, i, n, v);
-        }
+        put(quantized, n_tiles, blockIdx.x, i, n, v);
     }
 }
 
 // of all rows, as tensor cores take them; 0: they are few
 static int quantized_tiles(int64_t n_rows) {
-    return n_rows > MMVQ_MAX_BATCH_SIZE ? more_rows_all_tiles((int) n_rows) : 0;
+    return n_rows > MORE_ROWS_COLUMNS_MAX ? many_rows_all_tiles((int) n_rows) :
+           n_rows > MMVQ_MAX_BATCH_SIZE   ? MORE_ROWS_ALL_TILES :
+                                            0;
 }
 
 // bytes of all rows, quantized
 static size_t quantized_size(int64_t n_values, int64_t n_rows) {
-    const int n_tiles = quantized_tiles(n_rows);
-    return n_values / QK8_1 * (n_tiles > 0 ? n_tiles * MORE_ROWS_Y_SIZE : n_rows * sizeof(block_q8_1));
+    return n_rows > MORE_ROWS_COLUMNS_MAX ? many_rows_size(n_values, n_rows) :
+           n_rows > MMVQ_MAX_BATCH_SIZE   ? more_rows_size(n_values) :
+                                            n_values / QK8_1 * n_rows * sizeof(block_q8_1);
 }
 
 static bool quantized_norm_is_used(const ggml_cgraph * cgraph, int i, const ggml_tensor * result) {
@@ -109,7 +120,7 @@ bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph 
     // the kernel reads the weights before what was started ahead of it has ended
     if (!is_aligned || weights->op != GGML_OP_NONE || n_values > N_THREADS_MAX * N_TURNS * N_VALUES ||
         !(result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) || n_values % MATRIX_ROW_PADDING != 0 ||
-        n_rows > MORE_ROWS_COLUMNS_MAX || x->ne[2] * x->ne[3] != 1 || ggml_nelements(weights) != n_values ||
+        n_rows > MANY_ROWS_COLUMNS_MAX || x->ne[2] * x->ne[3] != 1 || ggml_nelements(weights) != n_values ||
         !ggml_is_contiguous(weights) || !ggml_is_contiguous(result) || ctx.curr_stream_no != 0 ||
         quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE || !quantized_norm_is_used(cgraph, i + 2, result)) {
         return false;
@@ -148,11 +159,7 @@ static __global__ void quantized_gate(const float4 * x, const float * gates, flo
         }
         dst[at] = v;
     }
-    if (n_tiles > 0) {
-        more_rows_put(quantized, n_tiles, blockIdx.y, i, v, i < n);
-    } else {
-        put_block((block_q8_1 *) quantized, blockIdx.y, i, n, v);
-    }
+    put(quantized, n_tiles, blockIdx.y, i, n, v);
 }
 
 int mtp_cuda_quantized_gate(ggml_backend_cuda_context & ctx, const ggml_cgraph * cgraph, int i) {
@@ -183,7 +190,7 @@ int mtp_cuda_quantized_gate(ggml_backend_cuda_context & ctx, const ggml_cgraph *
     if (!is_gated || !is_aligned || ggml_nelements(gates) * (is_for_head ? x->ne[0] : 1) != ggml_nelements(x) ||
         n_rows * n_values != ggml_nelements(x) || x->ne[0] % N_VALUES != 0 || n_values % MATRIX_ROW_PADDING != 0 ||
         x->type != GGML_TYPE_F32 || gates->type != GGML_TYPE_F32 || !ggml_is_contiguous(x) ||
-        !ggml_is_contiguous(gates) || !ggml_is_contiguous(result) || n_rows > MORE_ROWS_COLUMNS_MAX ||
+        !ggml_is_contiguous(gates) || !ggml_is_contiguous(result) || n_rows > MANY_ROWS_COLUMNS_MAX ||
         ctx.curr_stream_no != 0 || quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE ||
         !quantized_norm_is_used(cgraph, end + 1, rows)) {
         return 0;

@@ -36,8 +36,8 @@ bool mtp_is_factor(ggml_type type);
 // std::runtime_error that names the operation. Costs little: a graph is checked once, when it was built.
 void mtp_check_graph(ggml_cgraph * gf);
 
-// Larger passes are prompts; on devices they keep the kernels for many rows.
-static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 128;
+// On devices larger passes keep llama.cpp's kernels for many rows.
+static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 512;
 
 // The first operation of a graph that none of the backends computes, or not where its result is to be; nullptr: there is
 // none.

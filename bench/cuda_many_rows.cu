@@ -1,7 +1,8 @@
-// Products of more rows, of the kernels alone: whether they give the bits that the kernel for few rows gives, for each
-// type of weights, and milliseconds of the products of a model's layers in Q4_K by the number of rows. Needs no ggml:
+// Products of many rows, of the kernel alone: how far they are from what the kernel for few rows gives, for each type of
+// weights, and milliseconds of the products of a model's layers by the number of rows. Needs no ggml:
 //
-//     nvcc -O3 -use_fast_math -std=c++17 -arch=sm_90 -I native/src/cuda -I GGML/include bench/cuda_more_rows.cu
+//     nvcc -O3 -use_fast_math -std=c++17 -gencode arch=compute_90a,code=sm_90a -DALL_TYPES -I native/src/cuda \
+//         -I GGML/include bench/cuda_many_rows.cu && ./a.out all
 
 #include "ggml.h"
 
@@ -9,6 +10,7 @@
 #include <cuda_pipeline.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,9 +24,13 @@ static __device__ __forceinline__ int ggml_cuda_dp4a(int a, int b, int c) {
     return __dp4a(a, b, c);
 }
 
-static __device__ __forceinline__ void ggml_cuda_pdl_lc() {}
+static __device__ __forceinline__ void ggml_cuda_pdl_lc() {
+    asm volatile("griddepcontrol.launch_dependents;");
+}
 
-static __device__ __forceinline__ void ggml_cuda_pdl_sync() {}
+static __device__ __forceinline__ void ggml_cuda_pdl_sync() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 
 static __device__ __forceinline__ float ggml_cuda_op_silu_single(float x) {
     return x / (1.0f + expf(-x));
@@ -42,63 +48,70 @@ static __device__ __forceinline__ float ggml_cuda_op_swiglu_clamp_single(float x
     return x;
 }
 
-#include "cuda-tensor-cores.cuh"
+#include "cuda-many-rows-products.cuh"
 //
-#include "cuda-more-rows-kernel.cuh"
-#include "cuda-more-rows-quantize.cuh"
+#include "cuda-many-rows-kernel.cuh"
+#include "cuda-many-rows-pack.cuh"
 
-#define CHECKED(call)                                                                       \
-    do {                                                                                    \
-        const cudaError_t error_ = (call);                                                  \
-        if (error_ != cudaSuccess) {                                                        \
-            std::printf("%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(error_));     \
-            std::exit(1);                                                                   \
-        }                                                                                   \
+#define CHECKED(call)                                                                   \
+    do {                                                                                \
+        const cudaError_t error_ = (call);                                              \
+        if (error_ != cudaSuccess) {                                                    \
+            std::printf("%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(error_)); \
+            std::exit(1);                                                               \
+        }                                                                               \
     } while (0)
 
 static few_rows_device g_device;
-static int             g_teams = 0; // 0: as the product asks for
 
-template <class T, int NT, bool GATE> static void launch_more(few_rows_product p, cudaStream_t stream) {
-    more_rows_divide<T, NT>(p, GATE, g_device);
-    if (g_teams) {
-        p.n_warps = g_teams * MORE_ROWS_TEAM;
-    }
-    const size_t size = p.n_warps / MORE_ROWS_TEAM * more_rows_team_size<T, NT>();
-    CHECKED(cudaFuncSetAttribute(more_rows_kernel<T, NT, GATE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int) g_device.shared_size));
-    const dim3 grid(p.n_blocks, (p.n_tokens + 8 * NT - 1) / (8 * NT));
-    more_rows_kernel<T, NT, GATE><<<grid, p.n_warps * FEW_ROWS_LANES, size, stream>>>(p);
-    CHECKED(cudaGetLastError());
+static char *     g_sums;
+static unsigned * g_counters;
+
+template <class K, class... P>
+static void launch(K kernel, int n_blocks, int n_threads, size_t shared_size, cudaStream_t stream, P... p) {
+    cudaLaunchAttribute attribute = {}; // a kernel starts while the one before it ends, as in ggml
+    attribute.id                  = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config                            = {};
+    config.gridDim                                       = n_blocks;
+    config.blockDim                                      = n_threads;
+    config.dynamicSmemBytes                              = shared_size;
+    config.stream                                        = stream;
+    config.attrs                                         = &attribute;
+    config.numAttrs                                      = 1;
+    CHECKED(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) g_device.shared_size));
+    CHECKED(cudaLaunchKernelEx(&config, kernel, p...));
 }
 
-template <class T, bool GATE> static void launch_more(const few_rows_product & p, cudaStream_t stream) {
-    switch (more_rows_tiles_of_block<T>(p.n_tokens, g_device)) {
-        case 2:
-            return launch_more<T, 2, GATE>(p, stream);
-        case 4:
-            return launch_more<T, 4, GATE>(p, stream);
-        default:
-            return launch_more<T, 8, GATE>(p, stream);
-    }
+template <class T, int NT>
+static void launch_many(const few_rows_product & p, const many_rows_division & division, cudaStream_t stream) {
+    p.gate ? launch(many_rows_kernel<T, NT, true>, division.n_blocks, 32 * p.n_warps, division.shared_size, stream, p) :
+             launch(many_rows_kernel<T, NT, false>, division.n_blocks, 32 * p.n_warps, division.shared_size, stream, p);
+}
+
+template <class K> static void launch_many(few_rows_product p, cudaStream_t stream) {
+    using T             = typename many_rows_type<K>::type;
+    p.sums              = g_sums;
+    p.counters          = g_counters;
+    const auto division = many_rows_divide<T>(p, g_device);
+    division.n_tiles == 2 ? launch_many<T, 2>(p, division, stream) :
+    division.n_tiles == 4 ? launch_many<T, 4>(p, division, stream) :
+                            launch_many<T, 8>(p, division, stream);
 }
 
 template <class T, int N, bool GATE> static void launch_few(few_rows_product p, cudaStream_t stream) {
     if (!few_rows_divide<T>(p, N, GATE, g_device)) {
         std::exit(1);
     }
-    CHECKED(cudaFuncSetAttribute(few_rows_kernel<T, N, GATE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int) g_device.shared_size));
-    few_rows_kernel<T, N, GATE>
-        <<<p.n_blocks, p.n_warps * FEW_ROWS_LANES, few_rows_memory<T>(p, N, GATE).size, stream>>>(p);
-    CHECKED(cudaGetLastError());
+    launch(few_rows_kernel<T, N, GATE>, p.n_blocks, p.n_warps * FEW_ROWS_LANES, few_rows_memory<T>(p, N, GATE).size,
+           stream, p);
 }
 
 // activations as the kernel for few rows has them
 static __global__ void quantize_few(const float * rows, char * to, int n_values) {
-    const int    i    = blockIdx.x * blockDim.x + threadIdx.x;
-    const float  v    = i < n_values ? rows[blockIdx.y * n_values + i] : 0.0f;
-    float        high = fabsf(v);
+    const int   i    = blockIdx.x * blockDim.x + threadIdx.x;
+    const float v    = i < n_values ? rows[blockIdx.y * n_values + i] : 0.0f;
+    float       high = fabsf(v);
     for (int distance = 16; distance > 0; distance /= 2) {
         high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, distance));
     }
@@ -143,7 +156,7 @@ struct activations {
         std::vector<float> values((size_t) n_values * n_rows);
         fill_floats(values);
         CHECKED(cudaMalloc(&floats, values.size() * 4));
-        CHECKED(cudaMalloc(&tiles, (size_t) more_rows_all_tiles(n_rows) * n_values / 32 * MORE_ROWS_Y_SIZE));
+        CHECKED(cudaMalloc(&tiles, many_rows_size(n_values, n_rows)));
         CHECKED(cudaMalloc(&few, (size_t) n_rows * n_values / 32 * FEW_ROWS_Y_SIZE + 4096));
         CHECKED(cudaMemcpy(floats, values.data(), values.size() * 4, cudaMemcpyHostToDevice));
         quantize(0);
@@ -152,8 +165,8 @@ struct activations {
     }
 
     void quantize(cudaStream_t stream) const {
-        more_rows_quantize<<<dim3((n_values + 127) / 128, more_rows_all_tiles(n_rows)), MORE_ROWS_QUANTIZE_THREADS, 0, stream>>>(
-            floats, tiles, n_values, n_rows, n_values);
+        many_rows_pack<<<many_rows_all_tiles(n_rows) * 8, MANY_ROWS_PACK_THREADS, 0, stream>>>(
+            floats, tiles, n_values, n_rows, many_rows_all_tiles(n_rows), n_values);
     }
 };
 
@@ -171,7 +184,7 @@ static few_rows_product describe(const activations & x, const char * matrix, con
     p.n_column_places  = 1;
     p.row_stride       = row_size;
     p.columns          = x.tiles;
-    p.column_stride    = more_rows_all_tiles(n_rows) * MORE_ROWS_Y_SIZE;
+    p.column_stride    = many_rows_all_tiles(n_rows) * MANY_ROWS_TILE_SIZE;
     return p;
 }
 
@@ -191,16 +204,16 @@ template <class T> static void compare(const char * name, int scale_0, int scale
         CHECKED(cudaMemcpy(gate, matrix, n_bytes, cudaMemcpyDeviceToDevice));
         for (const bool has_gate : { false, true }) {
             for (const int n_rows : { 9, 16, 31, 57, 128 }) {
-                activations x(n_values, n_rows);
+                activations      x(n_values, n_rows);
                 few_rows_product p = describe(x, matrix, has_gate ? gate : nullptr, dst[0], n_out, row_size, n_rows);
                 CHECKED(cudaMemset(dst[0], 0x7f, 128 * n_out * 4));
-                has_gate ? launch_more<T, true>(p, 0) : launch_more<T, false>(p, 0);
+                launch_many<T>(p, 0);
                 for (int row = 0; row < n_rows; row += 8) {
-                    few_rows_product few   = p;
-                    few.column_stride      = n_values / 32 * FEW_ROWS_Y_SIZE;
-                    few.columns            = x.few + row * few.column_stride;
-                    few.matrices[0].dst    = dst[1] + row * n_out;
-                    few.n_tokens           = std::min(8, n_rows - row);
+                    few_rows_product few = p;
+                    few.column_stride    = n_values / 32 * FEW_ROWS_Y_SIZE;
+                    few.columns          = x.few + row * few.column_stride;
+                    few.matrices[0].dst  = dst[1] + row * n_out;
+                    few.n_tokens         = std::min(8, n_rows - row);
                     has_gate ? launch_few<T, 8, true>(few, 0) : launch_few<T, 8, false>(few, 0);
                 }
                 std::vector<float> res[2];
@@ -208,19 +221,17 @@ template <class T> static void compare(const char * name, int scale_0, int scale
                     res[i].resize(n_rows * n_out);
                     CHECKED(cudaMemcpy(res[i].data(), dst[i], res[i].size() * 4, cudaMemcpyDeviceToHost));
                 }
-                int    n_other = 0;
-                int    n_nan   = 0;
-                double high    = 0.0;
+                double high = 0.0, error = 0.0, sum = 0.0;
                 for (size_t i = 0; i < res[0].size(); ++i) {
-                    n_other += res[0][i] != res[1][i];
-                    n_nan += res[0][i] != res[0][i];
-                    high = std::max(high, (double) res[0][i]);
+                    const double d = std::fabs((double) res[0][i] - res[1][i]);
+                    error          = std::max(error, d != d ? 1e30 : d);
+                    sum += (double) res[1][i] * res[1][i];
+                    high = std::max(high, std::fabs((double) res[1][i]));
                 }
-                if (n_other) {
-                    std::printf("%s: %d values, %d rows%s: %d of %zu differ, %d nan, first %g %g\n", name, n_values, n_rows,
-                                has_gate ? ", gate" : "", n_other, res[0].size(), n_nan, res[0][0], res[1][0]);
-                } else if (n_rows == 128 && n_values == 4096) {
-                    std::printf("%s: equal, highest %g\n", name, high);
+                if (error > 0.05 * std::sqrt(sum / res[0].size()) * (has_gate ? 4 : 1) || n_rows == 31) {
+                    std::printf("%s: %d values, %d rows%s: error %g rms %g, highest %g, first %g %g\n", name, n_values,
+                                n_rows, has_gate ? ", gate" : "", error, std::sqrt(sum / res[0].size()), high,
+                                res[0][5], res[1][5]);
                 }
             }
         }
@@ -261,9 +272,9 @@ template <class T> static float measure(const std::vector<char *> & weights, int
             const int64_t size     = row_size * m.n_out;
             if (which < 0 || which == i) {
                 const activations & x = m.n_values == 4096 ? narrow : wide;
-                few_rows_product    p = describe(x, at, m.has_gate ? at + size : nullptr, dst, m.n_out, row_size, n_rows);
+                few_rows_product p = describe(x, at, m.has_gate ? at + size : nullptr, dst, m.n_out, row_size, n_rows);
                 if (n_rows > 8) {
-                    m.has_gate ? launch_more<T, true>(p, stream) : launch_more<T, false>(p, stream);
+                    launch_many<T>(p, stream);
                 } else {
                     p.columns       = x.few;
                     p.column_stride = m.n_values / 32 * FEW_ROWS_Y_SIZE;
@@ -308,28 +319,24 @@ template <class T> static float measure(const std::vector<char *> & weights, int
 }
 
 template <class T> static void measure_all(const char * name, int scale_0, int scale_1, int size) {
-    const int64_t       n_bytes = (int64_t) (6144 * 4096ll + 4096 * 4096ll + 3 * 12288 * 4096ll) / T::N_VALUES * T::SIZE;
+    const int64_t n_bytes = (int64_t) (6144 * 4096ll + 4096 * 4096ll + 3 * 12288 * 4096ll) / T::N_VALUES * T::SIZE;
     std::vector<char *> weights(N_LAYERS);
     for (auto & it : weights) {
         CHECKED(cudaMalloc(&it, n_bytes + 4096));
         fill<<<2048, 256>>>((unsigned char *) it, n_bytes, size, scale_0, scale_1, 3);
     }
     float * dst;
-    CHECKED(cudaMalloc(&dst, 12288 * 128 * 4));
-    std::printf("%s, ms: rows, all | queries, keys and values | out | gate and up | down; teams as asked, 1, 2\n", name);
-    for (const int n_rows : { 1, 4, 8, 9, 16, 24, 32, 48, 64, 72, 128 }) {
+    CHECKED(cudaMalloc(&dst, 12288 * 256 * 4));
+    std::printf("%s, ms: rows, all | queries, keys and values | out | gate and up | down\n", name);
+    for (const int n_rows : { 1, 4, 8, 9, 16, 24, 32, 48, 64, 96, 128, 256 }) {
         std::printf("%4d", n_rows);
-        for (int teams = 0; teams < (n_rows > 8 ? 3 : 1); ++teams) {
-            g_teams = teams;
-            std::printf("  | %6.3f:", measure<T>(weights, n_rows, -1, dst));
-            for (int which = 0; which < 4; ++which) {
-                std::printf(" %6.3f", measure<T>(weights, n_rows, which, dst));
-            }
+        std::printf("  | %6.3f:", measure<T>(weights, n_rows, -1, dst));
+        for (int which = 0; which < 4; ++which) {
+            std::printf(" %6.3f", measure<T>(weights, n_rows, which, dst));
         }
         std::puts("");
         std::fflush(stdout);
     }
-    g_teams = 0;
     for (auto * it : weights) {
         cudaFree(it);
     }
@@ -342,6 +349,9 @@ int main(int argc, char ** argv) {
     g_device = { prop.multiProcessorCount, prop.sharedMemPerBlockOptin };
     std::printf("%s, %d multiprocessors, %zu bytes of shared memory\n", prop.name, g_device.n_multiprocessors,
                 g_device.shared_size);
+    CHECKED(cudaMalloc(&g_sums, 128 << 20));
+    CHECKED(cudaMalloc(&g_counters, 1 << 20));
+    CHECKED(cudaMemset(g_counters, 0, 1 << 20));
     const bool all = argc > 1 && std::strcmp(argv[1], "all") == 0;
     if (argc > 1) {
         compare<few_rows_q4_K>("q4_K", 0, 2, 144);

@@ -1,0 +1,384 @@
+#pragma once
+
+// A product of a quantized matrix with many rows of activations, on tensor cores.
+//
+// A warp takes 16 matrix rows, 8 with a gate and as many of that, and NT tiles of 8 columns. Weights arrive in shared
+// memory as they are; a lane unpacks, of two rows, a quarter of 256 values right into the registers that tensor cores
+// take, as halves. Thread blocks go through the steps of all tiles in turn, each through as many as the others; where the
+// steps of a tile are of several blocks, the last one that has its sums adds all, in the order of the steps.
+//
+// Sums are floats. For up to 64 columns, in which order they are added depends on the matrix alone: a column's results do
+// not depend, bit for bit, on the columns next to it, nor on how many they are.
+//
+// Knows device code alone, as the kernel for few rows: whoever includes it has cuda-many-rows-products.cuh, or the same names.
+
+#include "cuda-few-rows-kernel.cuh"
+#include "cuda-many-rows-memory.cuh"
+
+// what scales are multiplied with, so that small ones are no small numbers of half precision
+static constexpr float MANY_ROWS_FACTOR = 64.0f;
+
+// 4 bytes of weights as they are packed -> two pairs of halves, times their scale
+template <class T>
+static FEW_ROWS_FUNCTION void many_rows_convert(int word, __half2 scale, __half2 min, unsigned & first,
+                                                unsigned & second) {
+    constexpr bool is_signed = T::OFFSET == 0 && !T::HAS_MIN;
+    constexpr int  zero      = is_signed ? 128 : T::OFFSET;
+    const unsigned bytes     = is_signed ? (unsigned) word ^ 0x80808080u : (unsigned) word;
+    // a byte below 0x64 is a half of 1024 and that byte
+    const __half2  offset    = __half2half2(__ushort_as_half((unsigned short) (0x6400 + zero)));
+    const unsigned low       = __byte_perm(bytes, 0x64646464u, 0x4140);
+    const unsigned high      = __byte_perm(bytes, 0x64646464u, 0x4342);
+    const __half2  a         = __hsub2(*(const __half2 *) &low, offset);
+    const __half2  b         = __hsub2(*(const __half2 *) &high, offset);
+    first                    = many_rows_bits(T::HAS_MIN ? __hfma2(a, scale, min) : __hmul2(a, scale));
+    second                   = many_rows_bits(T::HAS_MIN ? __hfma2(b, scale, min) : __hmul2(b, scale));
+}
+
+// A place in the order of all steps: those of a tile, one after the other, then those of the next tile. Tiles of the same
+// matrix rows follow each other.
+struct many_rows_position {
+    int          step;
+    int          x; // matrix rows
+    int          y; // columns
+    int          matrix;
+    int          row_0;
+    int          n_rows;
+    const char * rows;
+
+    FEW_ROWS_FUNCTION void find(const few_rows_product & p) {
+        matrix = 0;
+        while (matrix + 1 < p.n_matrices && x >= p.matrices[matrix + 1].first_block) {
+            ++matrix;
+        }
+        row_0  = (x - p.matrices[matrix].first_block) * p.n_block_rows;
+        n_rows = min(p.n_block_rows, p.matrices[matrix].n_rows - row_0);
+        rows   = p.matrices[matrix].data;
+    }
+
+    FEW_ROWS_FUNCTION many_rows_position(const few_rows_product & p, int at, int n_steps, int n_y) {
+        const int tile = at / n_steps;
+        step           = at - tile * n_steps;
+        x              = tile / n_y;
+        y              = tile - x * n_y;
+        find(p);
+    }
+
+    FEW_ROWS_FUNCTION void advance(const few_rows_product & p, int n_steps, int n_y) {
+        if (++step == n_steps) {
+            step = 0;
+            if (++y == n_y) {
+                y = 0;
+                ++x;
+                find(p);
+            }
+        }
+    }
+
+    // the warp's i-th row; with a gate the last 8 are the gate's
+    template <bool GATE> FEW_ROWS_FUNCTION const char * row(const few_rows_product & p, int warp, int i) const {
+        const int row = GATE ? warp * 8 + i % 8 : warp * MANY_ROWS_ROWS + i;
+        return (GATE && i >= 8 ? p.gate : rows) + (row_0 + min(row, n_rows - 1)) * p.row_stride;
+    }
+};
+
+template <class T> static FEW_ROWS_FUNCTION int many_rows_skipped(const char * row) {
+    return many_rows_row_size<T>() % FEW_ROWS_COPY == 0 ? 0 : (int) ((uintptr_t) row % FEW_ROWS_COPY);
+}
+
+// a warp's rows of a step
+template <class T, bool GATE>
+static FEW_ROWS_FUNCTION void many_rows_fetch_weights(const few_rows_product & p, const many_rows_position & at,
+                                                      char * slot, int warp, int lane) {
+    constexpr int  row_size   = many_rows_row_size<T>();
+    constexpr int  place_size = many_rows_place_size<T>();
+    constexpr bool is_aligned = row_size % FEW_ROWS_COPY == 0;
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < MANY_ROWS_ROWS; i += 8) { // four lanes fetch a row
+        const char * row     = at.row<GATE>(p, warp, i + lane / 4) + at.step * row_size;
+        const int    skipped = many_rows_skipped<T>(row);
+        char *       to      = slot + (i + lane / 4) * place_size + lane % 4 * FEW_ROWS_COPY;
+        row += lane % 4 * FEW_ROWS_COPY - skipped;
+        FEW_ROWS_UNROLL
+        for (int part = 0; part < place_size; part += 4 * FEW_ROWS_COPY) {
+            if ((is_aligned && part + 4 * FEW_ROWS_COPY <= row_size) ||
+                part + lane % 4 * FEW_ROWS_COPY < skipped + row_size) {
+                __pipeline_memcpy_async(to + part, row + part, FEW_ROWS_COPY);
+            }
+        }
+    }
+}
+
+// a step's columns, by all warps
+template <int NT>
+static FEW_ROWS_FUNCTION void many_rows_fetch_columns(const few_rows_product & p, const many_rows_position & at,
+                                                      char * slot) {
+    constexpr int n_pieces = NT * MANY_ROWS_TILE_SIZE / FEW_ROWS_COPY; // of a half
+    const char *  from     = p.columns + MANY_ROWS_HEADER + (int64_t) at.step * MANY_ROWS_HALVES * p.column_stride +
+                             at.y * NT * MANY_ROWS_TILE_SIZE;
+    for (int i = threadIdx.x; i < MANY_ROWS_HALVES * n_pieces; i += p.n_warps * FEW_ROWS_LANES) {
+        __pipeline_memcpy_async(slot + i * FEW_ROWS_COPY,
+                                from + i / n_pieces * p.column_stride + i % n_pieces * FEW_ROWS_COPY, FEW_ROWS_COPY);
+    }
+}
+
+// Adds a step's products to the sums: of 16 matrix rows and NT tiles.
+// rows: the lane's two rows; columns: of the step
+template <class T, int NT>
+static FEW_ROWS_FUNCTION void many_rows_multiply(const char * const (&rows)[2], const char * columns, int lane,
+                                                 float (&sums)[NT][4]) {
+    constexpr int n_lanes    = T::N_VALUES / FEW_ROWS_PART; // that have a block of weights together
+    constexpr int distance   = NT * MANY_ROWS_TILE_SIZE;
+    const int     part       = lane % 4 % n_lanes;
+    const int     skipped    = lane % 4 / n_lanes * T::SIZE;
+    const T       weights[2] = { { rows[0] + skipped, part }, { rows[1] + skipped, part } };
+    FEW_ROWS_UNROLL
+    for (int b = 0; b < 2; ++b) {
+        int     words[2][FEW_ROWS_WORDS];
+        __half2 scales[2][2];
+        __half2 mins[2];
+        FEW_ROWS_UNROLL
+        for (int r = 0; r < 2; ++r) {
+            weights[r].unpack(b, words[r]);
+            if constexpr (T::GROUP == 32) {
+                scales[r][0] = __half2half2(__float2half(MANY_ROWS_FACTOR * weights[r].factor(b)));
+                scales[r][1] = scales[r][0];
+            } else {
+                FEW_ROWS_UNROLL
+                for (int i = 0; i < 2; ++i) {
+                    scales[r][i] = __half2half2(
+                        __float2half(MANY_ROWS_FACTOR * weights[r].factor() * (float) weights[r].scale(b, i)));
+                }
+            }
+            if constexpr (T::HAS_MIN) {
+                mins[r] = __half2half2(__float2half(-MANY_ROWS_FACTOR * weights[r].min(b)));
+            }
+        }
+        FEW_ROWS_UNROLL
+        for (int g = 0; g < 2; ++g) { // 16 values of each quarter
+            unsigned values[4][4];
+            FEW_ROWS_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                FEW_ROWS_UNROLL
+                for (int r = 0; r < 2; ++r) {
+                    many_rows_convert<T>(words[r][4 * g + i], scales[r][g], mins[r], values[i][r], values[i][2 + r]);
+                }
+            }
+            const char * from = columns + (b * 8 + g * 4) * 2 * distance;
+#ifdef MANY_ROWS_HOPPER
+            many_rows_begin_products();
+            FEW_ROWS_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                many_rows_multiply_16<NT>(values[i], from + 2 * i * distance, distance, sums);
+            }
+            many_rows_wait_products<1>();
+#else
+            FEW_ROWS_UNROLL
+            for (int i = 0; i < 4; i += 2) {
+                const char * row = from + (i * 2 + lane / 8) * distance + lane % 8 * 16;
+                FEW_ROWS_UNROLL
+                for (int tile = 0; tile < NT; ++tile) {
+                    unsigned two[4];
+                    many_rows_load_matrices(two, row + tile * MANY_ROWS_TILE_SIZE);
+                    many_rows_multiply_16(values[i], two[0], two[1], sums[tile]);
+                    many_rows_multiply_16(values[i + 1], two[2], two[3], sums[tile]);
+                }
+            }
+#endif
+        }
+    }
+    many_rows_wait_products<0>();
+}
+
+// the first step of a thread block
+static FEW_ROWS_FUNCTION int many_rows_begin(int total, int block) {
+    return (int) ((int64_t) total * block / (int) gridDim.x);
+}
+
+// Leaves a warp's sums for others. Returns whether the others' are all there: then sums are those of all.
+template <int NT>
+static FEW_ROWS_FUNCTION bool many_rows_add_blocks(const few_rows_product & p, int tile, int n_steps, int total,
+                                                   int warp, int lane, float (&sums)[NT][4]) {
+    constexpr int size     = many_rows_sums_size<NT>();
+    const int     first    = tile * n_steps;
+    const auto    begin_of = [&](int block) {
+        return many_rows_begin(total, block);
+    };
+    const auto block_of = [&](int step) { // the last one that begins at it or before
+        int block = (int) ((int64_t) step * (int) gridDim.x / total);
+        while (begin_of(block + 1) <= step) {
+            ++block;
+        }
+        return block;
+    };
+    // a block may leave sums twice, of the tile that it begins with and of the one that it ends with
+    const auto place_of = [&](int block) {
+        const int slot = 2 * block + (begin_of(block) >= first ? 0 : 1);
+        return p.sums + (int64_t) (slot * p.n_warps + warp) * size + lane * 16;
+    };
+    const int first_block = block_of(first);
+    const int last_block  = block_of(first + n_steps - 1);
+    char *    mine        = place_of(blockIdx.x);
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < NT; ++i) {
+        *(float4 *) (mine + i * 16 * FEW_ROWS_LANES) = { sums[i][0], sums[i][1], sums[i][2], sums[i][3] };
+    }
+    __syncwarp();
+    int n = 0;
+    if (lane == 0) {
+        n = many_rows_count(p.counters + first_block * p.n_warps + warp, last_block - first_block);
+    }
+    if (__shfl_sync(0xffffffff, n, 0) != last_block - first_block) {
+        return false;
+    }
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < NT; ++i) {
+        sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.0f;
+    }
+    constexpr int together = NT <= 4 ? 4 : 2;
+    for (int block = first_block; block <= last_block; block += together) {
+        float4 add[together][NT];
+        FEW_ROWS_UNROLL
+        for (int j = 0; j < together; ++j) {
+            const char * from = place_of(min(block + j, last_block));
+            FEW_ROWS_UNROLL
+            for (int i = 0; i < NT; ++i) {
+                add[j][i] = __ldcg((const float4 *) (from + i * 16 * FEW_ROWS_LANES));
+            }
+        }
+        FEW_ROWS_UNROLL
+        for (int j = 0; j < together; ++j) {
+            if (block + j <= last_block) {
+                FEW_ROWS_UNROLL
+                for (int i = 0; i < NT; ++i) {
+                    sums[i][0] += add[j][i].x;
+                    sums[i][1] += add[j][i].y;
+                    sums[i][2] += add[j][i].z;
+                    sums[i][3] += add[j][i].w;
+                }
+            }
+        }
+    }
+    return true;
+}
+
+// stores what the product gives, of a warp
+template <int NT, bool GATE>
+static FEW_ROWS_FUNCTION void many_rows_store(const few_rows_product & p, const many_rows_position & at, int warp,
+                                              int lane, const float (&sums)[NT][4]) {
+    const few_rows_matrix & matrix  = p.matrices[at.matrix];
+    const float *           factors = (const float *) p.columns;
+    FEW_ROWS_UNROLL
+    for (int tile = 0; tile < NT; ++tile) {
+        FEW_ROWS_UNROLL
+        for (int j = 0; j < 2; ++j) {
+            const int n = (at.y * NT + tile) * 8 + lane % 4 * 2 + j;
+            if (n >= p.n_tokens) {
+                continue;
+            }
+            const float factor = factors[n] / MANY_ROWS_FACTOR;
+            FEW_ROWS_UNROLL
+            for (int i = 0; i < (GATE ? 1 : 2); ++i) {
+                const int row = warp * (GATE ? 8 : MANY_ROWS_ROWS) + i * 8 + lane / 4;
+                if (row >= at.n_rows) {
+                    continue;
+                }
+                float result = sums[tile][i * 2 + j] * factor;
+                if (p.bias) {
+                    result += p.bias[n * p.bias_stride + at.row_0 + row];
+                }
+                if constexpr (GATE) {
+                    float gate = sums[tile][2 + j] * factor;
+                    if (p.gate_bias) {
+                        gate += p.gate_bias[n * p.gate_bias_stride + at.row_0 + row];
+                    }
+                    result = few_rows_glu(result, gate, p.glu_op, p.glu_limit);
+                }
+                matrix.dst[n * matrix.dst_stride + at.row_0 + row] = result;
+            }
+        }
+    }
+}
+
+template <class T, int NT, bool GATE>
+FEW_ROWS_LAUNCH_BOUNDS(MANY_ROWS_WARPS * FEW_ROWS_LANES, 1)
+static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
+    FEW_ROWS_SHARED(shared);
+    ggml_cuda_pdl_lc();
+
+    const int warp    = threadIdx.x / FEW_ROWS_LANES;
+    const int lane    = threadIdx.x % FEW_ROWS_LANES;
+    const int n_steps = p.n_parts / FEW_ROWS_QUARTERS;
+    const int n_y     = (p.n_tokens + 8 * NT - 1) / (8 * NT);
+    const int total   = p.n_blocks * n_y * n_steps;
+    const int begin   = many_rows_begin(total, blockIdx.x);
+    const int end     = many_rows_begin(total, blockIdx.x + 1);
+
+    constexpr int place_size   = many_rows_place_size<T>();
+    constexpr int columns_size = many_rows_columns_size<NT>();
+    const int     slot_size    = many_rows_slot_size<T, NT>(p.n_warps);
+
+    many_rows_position next(p, begin, n_steps, n_y);
+    const auto         weights_of = [&](int slot) {
+        return shared + slot * slot_size + columns_size + warp * MANY_ROWS_ROWS * place_size;
+    };
+    {
+        many_rows_position ahead = next;
+        for (int i = 0; i < min(p.n_slots - 1, end - begin); ++i) { // weights do not depend on what is being computed
+            many_rows_fetch_weights<T, GATE>(p, ahead, weights_of(i), warp, lane);
+            ahead.advance(p, n_steps, n_y);
+        }
+    }
+    ggml_cuda_pdl_sync();
+    many_rows_position now = next;
+    for (int i = 0; i < p.n_slots - 1; ++i) {
+        if (begin + i < end) {
+            many_rows_fetch_columns<NT>(p, next, shared + i * slot_size);
+            next.advance(p, n_steps, n_y);
+        }
+        __pipeline_commit();
+    }
+
+    float sums[NT][4] = {};
+    int   slot        = 0;
+    int   free_slot   = p.n_slots - 1;
+    for (int at = begin; at < end; ++at) {
+        // a constant, as CUDA wants it
+        p.n_slots == 4 ? __pipeline_wait_prior(2) :
+        p.n_slots == 3 ? __pipeline_wait_prior(1) :
+                         __pipeline_wait_prior(0);
+        many_rows_fence_copies();
+        __syncthreads(); // all have the free slot behind them
+        if (at + p.n_slots - 1 < end) {
+            many_rows_fetch_columns<NT>(p, next, shared + free_slot * slot_size);
+            many_rows_fetch_weights<T, GATE>(p, next, weights_of(free_slot), warp, lane);
+            next.advance(p, n_steps, n_y);
+        }
+        __pipeline_commit();
+
+        const char * rows[2];
+        FEW_ROWS_UNROLL
+        for (int r = 0; r < 2; ++r) {
+            const int row = r * 8 + lane / 4;
+            rows[r]       = weights_of(slot) + row * place_size;
+            if (many_rows_row_size<T>() % FEW_ROWS_COPY != 0) {
+                rows[r] += many_rows_skipped<T>(now.row<GATE>(p, warp, row) + now.step * many_rows_row_size<T>());
+            }
+        }
+        many_rows_multiply<T, NT>(rows, shared + slot * slot_size, lane, sums);
+        slot      = slot + 1 < p.n_slots ? slot + 1 : 0;
+        free_slot = free_slot + 1 < p.n_slots ? free_slot + 1 : 0;
+
+        if (now.step + 1 == n_steps || at + 1 == end) {
+            const bool is_whole = now.step + 1 == n_steps && at + 1 - n_steps >= begin;
+            if (is_whole || many_rows_add_blocks<NT>(p, now.x * n_y + now.y, n_steps, total, warp, lane, sums)) {
+                many_rows_store<NT, GATE>(p, now, warp, lane, sums);
+            }
+            FEW_ROWS_UNROLL
+            for (int tile = 0; tile < NT; ++tile) {
+                sums[tile][0] = sums[tile][1] = sums[tile][2] = sums[tile][3] = 0.0f;
+            }
+        }
+        now.advance(p, n_steps, n_y);
+    }
+}

@@ -1,0 +1,44 @@
+#pragma once
+
+// How products of many rows are launched, for one type of weights.
+
+#include "common.cuh"
+#include "cuda-many-rows-products.cuh"
+//
+#include "cuda-many-rows-kernel.cuh"
+
+template <class T, int NT, bool GATE>
+static void many_rows_launch(few_rows_product p, const many_rows_division & division, ggml_cuda_pool & pool,
+                             cudaStream_t stream) {
+    const size_t n_sums = (size_t) division.n_blocks * p.n_warps;
+    GGML_ASSERT(n_sums <= MANY_ROWS_COUNTERS);
+    ggml_cuda_pool_alloc<char> sums(pool, 2 * n_sums * many_rows_sums_size<NT>()); // a block may leave two
+    p.sums = sums.get();
+    CUDA_SET_SHARED_MEMORY_LIMIT((many_rows_kernel<T, NT, GATE>),
+                                 ggml_cuda_info().devices[ggml_cuda_get_device()].smpbo);
+    const dim3 grid(division.n_blocks);
+    ggml_cuda_kernel_launch(
+        many_rows_kernel<T, NT, GATE>,
+        ggml_cuda_kernel_launch_params(grid, p.n_warps * FEW_ROWS_LANES, division.shared_size, stream), p);
+}
+
+template <class T, int NT>
+static void many_rows_launch(const few_rows_product & p, const many_rows_division & division, ggml_cuda_pool & pool,
+                             cudaStream_t stream) {
+    p.gate ? many_rows_launch<T, NT, true>(p, division, pool, stream) :
+             many_rows_launch<T, NT, false>(p, division, pool, stream);
+}
+
+template <class T>
+static void many_rows_launch(few_rows_product p, const few_rows_device & device, ggml_cuda_pool & pool,
+                             cudaStream_t stream) {
+    const auto division = many_rows_divide<T>(p, device);
+    switch (division.n_tiles) {
+        case 2:
+            return many_rows_launch<T, 2>(p, division, pool, stream);
+        case 4:
+            return many_rows_launch<T, 4>(p, division, pool, stream);
+        default:
+            return many_rows_launch<T, 8>(p, division, pool, stream);
+    }
+}

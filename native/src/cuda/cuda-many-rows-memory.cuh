@@ -1,0 +1,108 @@
+#pragma once
+
+// How activations are laid out for products of many rows, how such a product is divided among thread blocks, and what a
+// thread block has in shared memory. Knows sizes; no weights. For what computes it see cuda-many-rows-kernel.cuh.
+
+#include "cuda-few-rows-product.cuh"
+
+static constexpr int MANY_ROWS_WARPS       = 16;   // of a thread block at most
+static constexpr int MANY_ROWS_ROWS        = 16;   // matrix rows of a warp; with a gate half of them are the gate's
+static constexpr int MANY_ROWS_STEP        = 256;  // values
+static constexpr int MANY_ROWS_STEPS_MIN   = 4;    // of a thread block: with fewer, sums that are left take longer
+static constexpr int MANY_ROWS_SLOTS_MAX   = 4;    // steps in shared memory
+static constexpr int MANY_ROWS_COUNTERS    = 8192; // as many as thread blocks of a device have warps
+static constexpr int MANY_ROWS_COLUMNS_MAX = 512;  // of a prompt's pass, too
+
+// Activations: a factor of each column, then steps of 256 values as tensor cores take them: 16 times 16 values, in two
+// halves; of each half tiles of 8 columns, with 8 values of a column after the other: of each quarter of the 256 two.
+static constexpr int MANY_ROWS_HEADER    = MANY_ROWS_COLUMNS_MAX * 4;
+static constexpr int MANY_ROWS_TILE_SIZE = 8 * 16;
+static constexpr int MANY_ROWS_HALVES    = 32; // of a step
+
+// bytes of 256 values of a matrix row, and of their place in shared memory: an odd multiple of 16, so that rows are in
+// different banks
+template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_row_size() {
+    return MANY_ROWS_STEP / T::N_VALUES * T::SIZE;
+}
+
+template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_place_size() {
+    constexpr int size    = many_rows_row_size<T>();
+    constexpr int skipped = size % 16 == 0 ? 0 : size % 8 == 0 ? 8 : 14;
+    return ((size + skipped + 15) / 16 | 1) * 16;
+}
+
+// bytes of a step: NT tiles of columns, and matrix rows of all warps
+template <int NT> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_columns_size() {
+    return NT * MANY_ROWS_HALVES * MANY_ROWS_TILE_SIZE;
+}
+
+template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_slot_size(int n_warps) {
+    return many_rows_columns_size<NT>() + n_warps * MANY_ROWS_ROWS * many_rows_place_size<T>();
+}
+
+// bytes of the sums that a warp leaves
+template <int NT> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_sums_size() {
+    return MANY_ROWS_ROWS * 8 * NT * 4;
+}
+
+// tiles that activations come in, the last ones with nothing, so that each thread block has as many as it takes
+static inline int many_rows_all_tiles(int n_columns) {
+    const int n_tiles = (n_columns + 7) / 8;
+    return n_tiles <= 2 ? 2 : n_tiles <= 4 ? 4 : (n_tiles + 7) / 8 * 8;
+}
+
+static inline size_t many_rows_size(int64_t n_values, int64_t n_columns) {
+    return MANY_ROWS_HEADER + n_values / 8 * many_rows_all_tiles((int) n_columns) * MANY_ROWS_TILE_SIZE;
+}
+
+struct many_rows_division {
+    int    n_tiles;  // of columns that a thread block takes at a time; 0: there is too little shared memory
+    int    n_blocks; // thread blocks, of which each goes through as many steps as the others
+    size_t shared_size;
+};
+
+// for the steps of each of so many thread blocks
+static inline size_t many_rows_shared_size(const few_rows_device & device, int n_resident) {
+    static constexpr size_t RESERVED = 1024; // that each block has in addition to its own
+    return (device.shared_size + RESERVED) / n_resident - RESERVED - FEW_ROWS_COPY;
+}
+
+// Thread blocks of 8 warps, two of which a multiprocessor has at a time, if shared memory does for that, for as many
+// columns as there may be; else one of 16, or of fewer.
+template <class T, int NT>
+static bool many_rows_fit(few_rows_product & p, const few_rows_device & device, int & n_resident) {
+    static constexpr int CHOICES[][2] = { { 8, 2 }, { 16, 1 }, { 8, 1 }, { 4, 1 } };
+    for (const auto & choice : CHOICES) {
+        p.n_warps  = choice[0];
+        n_resident = choice[1];
+        if (many_rows_shared_size(device, n_resident) / many_rows_slot_size<T, NT>(p.n_warps) >= 2) {
+            return true;
+        }
+    }
+    return false;
+}
+
+template <class T> static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_device & device) {
+    many_rows_division res{};
+    int                n_resident;
+    const int          n_wanted = std::min(8, many_rows_all_tiles(p.n_tokens));
+    // the most columns decide, so that results do not depend on how many there are
+    const int          n_most   = many_rows_fit<T, 8>(p, device, n_resident) ? 8 :
+                                  many_rows_fit<T, 4>(p, device, n_resident) ? 4 :
+                                  many_rows_fit<T, 2>(p, device, n_resident) ? 2 :
+                                                                               0;
+    if (n_most == 0) {
+        return res;
+    }
+    res.n_tiles         = std::min(n_wanted, n_most);
+    const int slot_size = res.n_tiles == 8 ? many_rows_slot_size<T, 8>(p.n_warps) :
+                          res.n_tiles == 4 ? many_rows_slot_size<T, 4>(p.n_warps) :
+                                             many_rows_slot_size<T, 2>(p.n_warps);
+    p.n_slots           = std::min((int) (many_rows_shared_size(device, n_resident) / slot_size), MANY_ROWS_SLOTS_MAX);
+    p.n_block_rows      = p.n_warps * (p.gate ? MANY_ROWS_ROWS / 2 : MANY_ROWS_ROWS);
+    const int n_y       = (p.n_tokens + 8 * res.n_tiles - 1) / (8 * res.n_tiles);
+    const int total     = few_rows_place_blocks(p) * n_y * (p.n_parts / FEW_ROWS_QUARTERS);
+    res.n_blocks        = std::max(1, std::min(total / MANY_ROWS_STEPS_MIN, n_resident * device.n_multiprocessors));
+    res.shared_size     = p.n_slots * slot_size + FEW_ROWS_COPY; // types that begin anywhere are read in whole words
+    return res;
+}
