@@ -12,7 +12,7 @@
 # make fuzz TIME=600     random damage to all that is read, for so many seconds (docs/reliability.md)
 # make fuzz-native TIME=600  the same by libFuzzer: the C interface, the reader of states, templates (needs clang)
 # make soak TOKENS=10000000  random requests in one process, and texts made again alone
-# make soak-server SECONDS=1200  random requests to a server: its memory and descriptors
+# make soak-server SECONDS=1200  random requests to a server: its memory and descriptors (ARGS=--short: small ones)
 # make soak-address TOKENS=1000000  the same under AddressSanitizer (gcc; takes minutes to build)
 # make check-threads      threads and asyncio tasks that share a model, under ThreadSanitizer (gcc; takes minutes)
 # make check-anywhere     the fast tests on older processors, one core, busy ones, as another user, ... (takes an hour)
@@ -100,7 +100,7 @@ soak: install
 	@$(BIN)/python tests/soak.py --tokens $(or $(TOKENS),100000)
 
 soak-server: install
-	@$(BIN)/python tests/server_soak.py --seconds $(or $(SECONDS),300)
+	@$(BIN)/python tests/server_soak.py --seconds $(or $(SECONDS),300) $(ARGS)
 
 # The native tests under AddressSanitizer and UndefinedBehaviorSanitizer, with CUDA if pymtp is built with it; then
 # llama.cpp's own contexts, which must compute bit for bit what they compute in a build without the patches, with the

@@ -1,11 +1,11 @@
 """Random requests to `pymtp serve`, many at once: none may crash it, lose its slot, or leave memory or descriptors.
 
-    python tests/server_soak.py [--seconds 300] [--seed 0]     (make soak-server SECONDS=300)
+    python tests/server_soak.py [--seconds 300] [--seed 0] [--short]     (make soak-server SECONDS=300 ARGS=--short)
 
 The model is tiny and random; it takes images, has two adapters, and its slots are saved and restored. A fifth of the
 clients leave at a random time, some before their request is complete, and one request of twenty is invalid. Memory and
 descriptors are read 20 times while nobody asks. Exit code 1 if they grow in the second half, or if an answer is not as
-it should be.
+it should be. With --short nearly all requests are a word for 1 to 8 tokens, so that many can be made.
 """
 
 from __future__ import annotations
@@ -63,13 +63,16 @@ def text(chance: random.Random, n_max: int = 8) -> str:
     return " ".join(chance.choice(WORDS) for _ in range(chance.randint(1, n_max)))
 
 
-def valid(chance: random.Random) -> Request:
-    common: dict[str, Any] = {"stream": chance.random() < 0.5, "max_tokens": chance.randint(1, 16)}
+def valid(chance: random.Random, is_short: bool) -> Request:
+    n_max = 8 if is_short else 16
+    common: dict[str, Any] = {"stream": chance.random() < 0.5, "max_tokens": chance.randint(1, n_max)}
     common |= {"temperature": chance.choice([0, 0.7, 1.5]), "cache_prompt": chance.random() < 0.5}
     if chance.random() < 0.5:
         common["draft_max"] = chance.choice(["auto", 0, 1, 3])
     if chance.random() < 0.2:
         common["lora"] = [{"id": chance.randrange(2), "scale": chance.random()}]
+    if is_short and chance.random() < 0.98:
+        return "/completion", common | {"prompt": text(chance, 1)}, ("200",)
     prompt, prompts = {"prompt": text(chance)}, {"prompt": [text(chance), text(chance)], "n": chance.randint(1, 3)}
     said, seen = ({"messages": [{"role": "user", "content": content}]} for content in (text(chance), [IMAGE]))
     of_schema = {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}
@@ -135,14 +138,14 @@ async def ask(port: int, path: str, body: Any, leaves_after_s: float | None, is_
     return "failed" if status == "200" and b'"error":{' in reply else status
 
 
-async def soak(port: int, pid: int, seconds: float, chance: random.Random) -> list[str]:
+async def soak(port: int, pid: int, seconds: float, chance: random.Random, is_short: bool) -> list[str]:
     """Send requests for so long; return what is wrong."""
     process, start, came, wrong = psutil.Process(pid), time.monotonic(), Counter[str](), list[str]()
     memory: list[tuple[int, int]] = []
 
     async def client(end: float) -> None:
         while time.monotonic() < end:
-            path, body, statuses = valid(chance) if chance.random() >= 0.05 else invalid(chance)
+            path, body, statuses = valid(chance, is_short) if chance.random() >= 0.05 else invalid(chance)
             leaves = chance.expovariate(20) + 0.001 if chance.random() < 0.2 else None
             outcome = await ask(port, path, body, leaves, is_whole=not leaves or chance.random() < 0.8)
             came[outcome] += 1
@@ -175,6 +178,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--short", action="store_true")
     asked = parser.parse_args()
     port = free_port()
     server = [sys.executable, "-m", "pymtp_cli", "serve", "-q", "-np", str(N_SLOTS), "-c", "8192", "-kvu", "-t", "1"]
@@ -183,7 +187,8 @@ def main() -> None:
         with subprocess.Popen([*server, *flags]) as process:
             try:
                 wait_until(lambda: has_started(port))
-                wrong = asyncio.run(soak(port, process.pid, asked.seconds, random.Random(asked.seed)))
+                chance = random.Random(asked.seed)
+                wrong = asyncio.run(soak(port, process.pid, asked.seconds, chance, asked.short))
             finally:
                 process.terminate()
     if process.returncode:
