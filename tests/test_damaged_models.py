@@ -14,6 +14,7 @@ from machine import needs_no_gpu
 from pymtp import Model, ModelError, PymtpError
 from pymtp.gguf.limits import metadata_problem
 from pymtp.gguf.shards import data_offset, read_shards
+from random_gguf.side_files import write_shards
 
 F16, I32 = 1, 26
 STRING, ARRAY = 8, 9
@@ -53,10 +54,11 @@ def set_type(name: str, kind: int) -> Callable[[Parts], None]:
     return change
 
 
-def run(path: Path) -> None:
+def run(path: Path) -> list[int]:
     with Model(path, n_ctx=64, n_threads=1, draft_max=2) as model:
-        for _ in model.generate([5, 6, 7], max_tokens=4, temperature=0, ignore_eos=True):
-            pass
+        generation = model.generate([5, 6, 7], max_tokens=4, temperature=0, ignore_eos=True)
+        list(generation)
+        return generation.tokens
 
 
 @pytest.mark.parametrize(
@@ -144,6 +146,43 @@ def test_groups_of_tokens_that_there_are_not_are_refused(
     match = f"512 tokens in 32 groups, of which {n_chosen} are chosen"
     with pytest.raises(ModelError, match=match), Model(path, draft_model=assistant):
         pass
+
+
+def cut(part: Path, n_bytes: int) -> None:
+    part.write_bytes(part.read_bytes()[:n_bytes])
+
+
+def turn_matrices(part: Path) -> None:
+    """As another model of the same family and number of layers may have them."""
+    parts = take_apart(part.read_bytes())
+    parts.tensors = [(name, shape[::-1], kind, at) for name, shape, kind, at in parts.tensors]
+    part.write_bytes(parts.joined())
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda parts, other: parts[1].unlink(), "{1}: no such file; check the path"),
+        (lambda parts, other: parts[1].rename(other), "{1}: no such file; check the path"),
+        (lambda parts, other: parts[1].write_bytes(parts[2].read_bytes()), "{1} is not part 2 of 3, as its name says"),
+        (lambda parts, other: cut(parts[2], -1), "{2} is truncated: .* bytes; download it again"),
+        (lambda parts, other: cut(parts[2], 40), "{2} is truncated: it ends inside its header; download it again"),
+        (lambda parts, other: cut(parts[1], 0), r"{1} is empty \(0 bytes\); download it again"),
+        (lambda parts, other: other.replace(parts[1]), "the parts of {0} are not of one model; download them again"),
+        (lambda parts, other: turn_matrices(parts[1]), "{0}: llama.cpp cannot load .* has wrong shape"),
+    ],
+    ids=["missing", "renamed", "twice", "cut in its data", "cut in its header", "empty", "of mimo2", "of other widths"],
+)
+def test_a_shard_that_is_not_the_models_is_an_error_of_one_line(
+    damage: Callable[[list[Path], Path], None], reason: str, tmp_path: Path
+) -> None:
+    whole, other = (getattr(random_gguf, f"write_{name}")(tmp_path / f"{name}.gguf") for name in ("glm4moe", "mimo2"))
+    parts, others = (write_shards(model, tmp_path, 3) for model in (whole, other))
+    assert run(parts[0]) == run(whole)
+    damage(parts, others[1])
+    with pytest.raises(PymtpError, match=reason.format(*parts)) as caught:
+        run(parts[0])
+    assert "\n" not in str(caught.value)
 
 
 def problem(architecture: str, **numbers: int | list[int]) -> str | None:

@@ -1,4 +1,4 @@
-"""A model in two files, as llama.cpp's converter writes it with --no-mtp and --mtp; and heads that are trimmed."""
+"""A model in two files, as llama.cpp's converter writes it with --no-mtp and --mtp; heads that are trimmed; shards."""
 
 from __future__ import annotations
 
@@ -41,6 +41,20 @@ def without_tensors(model: Path, path: Path, part: str) -> Path:
     metadata = {name: (field.contents(), field.types) for name, field in fields.items()}
     _write(path, metadata, [tensor for tensor in reader.tensors if part not in tensor.name])
     return path
+
+
+def write_shards(model: Path, folder: Path, n: int) -> list[Path]:
+    """Write `model` in `n` files, as llama-gguf-split does: the first one has the metadata."""
+    reader, kinds = gguf.GGUFReader(model), gguf.GGUFValueType
+    fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    metadata = {name: (field.contents(), field.types) for name, field in fields.items()}
+    paths = [folder / f"{model.stem}-{i + 1:05}-of-{n:05}.gguf" for i in range(n)]
+    for i, path in enumerate(paths):
+        own = metadata if i == 0 else {"general.architecture": metadata["general.architecture"]}
+        numbers = {"no": (i, [kinds.UINT16]), "count": (n, [kinds.UINT16])}
+        numbers["tensors.count"] = (len(reader.tensors), [kinds.INT32])
+        _write(path, own | {f"split.{key}": value for key, value in numbers.items()}, list(reader.tensors)[i::n])
+    return paths
 
 
 def copied(reader: gguf.GGUFReader, path: Path, changes: dict[str, str | int], more: Sequence[Tensor]) -> None:
