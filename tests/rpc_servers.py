@@ -34,12 +34,18 @@ class RpcServer:
         self.process.wait()
 
 
-def start_rpc_server(port: int | None = None, python: str | Path = sys.executable, cwd: str | None = None) -> RpcServer:
-    """A server on one thread, of the pymtp that this Python finds, once it listens."""
+def start_rpc_server(
+    port: int | None = None, python: str | Path = sys.executable, cwd: str | None = None, first: str = ""
+) -> RpcServer:
+    """A server on one thread, of the pymtp that this Python finds, once it listens.
+
+    It lends the CPU, or, if `first` is a statement that is run first, the GPU that comes with that.
+    """
     end = time.monotonic() + SOON_S
     while True:
         used = port or free_port()
-        command = [str(python), "-m", "pymtp_cli", "rpc-server", "-p", str(used), "-t", "1", "-dev", "none"]
+        start = ["-c", f"{first}; from pymtp_cli.main import main; main()"] if first else ["-m", "pymtp_cli"]
+        command = [str(python), *start, "rpc-server", "-p", str(used), "-t", "1", *(() if first else ("-dev", "none"))]
         process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None and not _listens(process, used):
             assert time.monotonic() < end
@@ -58,12 +64,12 @@ def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
 
 
 @contextmanager
-def rpc_servers(n: int) -> Iterator[list[RpcServer]]:
+def rpc_servers(n: int, first: str = "") -> Iterator[list[RpcServer]]:
     """`n` servers, which end with the block."""
     with ExitStack() as stack:
         servers = []
         for _ in range(n):
-            server = start_rpc_server()
+            server = start_rpc_server(first=first)
             stack.callback(server.kill)
             servers.append(server)
         yield servers

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from rpc_servers import rpc_servers
+
 HERE = Path(__file__).resolve().parent
 HEADERS = HERE.parent / "build" / "editable" / "llama.cpp"
 
@@ -53,7 +55,9 @@ def test_sums_of_two_devices_do_not_depend_on_how_late_they_are() -> None:
 
 
 LACKING = """
-import lagging_device, sys
+import sys
+if not sys.argv[2:]:
+    import lagging_device
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Chunk, Session
 from pymtp.gguf.facts import model_facts
@@ -62,7 +66,7 @@ from pymtp.loading.params import ModelParams
 from random_gguf import write_glm4moe
 from pathlib import Path
 facts = model_facts(write_glm4moe(Path(sys.argv[1])))
-weights = Weights(facts, ModelParams(), with_heads=True)
+weights = Weights(facts, ModelParams(rpc=sys.argv[2:]), with_heads=True)
 for kind in ("q8_0", "f16"):
     try:
         with Session(weights.model, ContextParams(n_ctx=256, type_k=kind)) as session:
@@ -78,11 +82,17 @@ for kind in ("q8_0", "f16"):
     ("operation", "reason"),
     [
         ("CPY", "no backend has CPY for keys of type q8_0: no context shift"),
-        ("SET_ROWS", "type_k (-ctk) cannot be q8_0: Lagging0 cannot write it; use f16, f32 or bf16"),
+        ("SET_ROWS", "type_k (-ctk) cannot be q8_0: {} cannot write it; use f16, f32 or bf16"),
     ],
 )
-def test_what_a_device_cannot_do_with_a_type_is_refused_by_name(operation: str, reason: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(HERE), "LAGGING_DEVICE_LACKS": operation}
-    command = [sys.executable, "-c", LACKING, str(tmp_path / "tiny.gguf")]
-    made = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    assert made.stdout.splitlines() == [reason, "moved"]
+@pytest.mark.parametrize("is_remote", [False, True], ids=["here", "remote"])
+def test_what_a_device_cannot_do_with_a_type_is_refused_by_name(
+    is_remote: bool, operation: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("LAGGING_DEVICE_LACKS", operation)
+    with rpc_servers(is_remote, "import lagging_device") as servers:
+        command = [sys.executable, "-c", LACKING, str(tmp_path / "tiny.gguf"), *(server.endpoint for server in servers)]
+        made = subprocess.run(command, check=True, capture_output=True, text=True)
+        assert all(server.process.poll() is None for server in servers)
+    assert made.stdout.splitlines() == [reason.format("RPC0" if is_remote else "Lagging0"), "moved"]

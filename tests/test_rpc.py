@@ -10,10 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pymtp
@@ -31,9 +32,16 @@ from pymtp import (
     SamplingParams,
     Stats,
 )
+from pymtp.binding.arrays import Logits
+from pymtp.engine.context import KV_TYPES, ContextParams
+from pymtp.engine.session import Chunk, Session
+from pymtp.gguf.facts import model_facts
+from pymtp.loader import Weights
+from pymtp.loading.params import ModelParams
 from pymtp.loading.rpc import rpc_counters
 from pymtp.placement import devices
 from pymtp.placement.devices import host_device
+from random_gguf.vision import png, write_glm4v_projector
 from rpc_servers import RpcServer, rpc_servers, start_rpc_server
 
 GREEDY = SamplingParams(temperature=0)
@@ -99,14 +107,43 @@ def test_a_trained_model_says_the_same(name: str, draft_max: int, endpoints: lis
     same_as_here(shared / "models" / name, prompt, 64, draft_max, rpc=endpoints, tensor_split=[1, 1])
 
 
-@pytest.mark.parametrize("kind", ["bf16", "q8_0"])
-def test_positions_of_every_type_of_key_move_there(kind: str, endpoints: list[str], tmp_path: Path) -> None:
-    path = FAMILIES["glm4moe"].write(tmp_path / "tiny.gguf")
-    for options in ({}, {"rpc": endpoints}):
-        with Model(path, n_ctx=64, n_threads=1, type_k=kind, **options) as model:  # type: ignore[arg-type]
-            generation = model.generate([*range(30, 48)], temperature=0, max_tokens=150, ignore_eos=True, n_keep=4)
-            list(generation)
-            assert (generation.finish_reason, generation.is_truncated) == ("length", True)
+def later(path: Path, kind: str, rpc: list[str]) -> tuple[list[str], Logits]:
+    """Why operations on what a session holds are refused, and logits after them."""
+    weights = Weights(model_facts(path), ModelParams(device=(), rpc=rpc), with_heads=True)
+    params = ContextParams(n_ctx=256, n_ubatch=64, n_seq_max=2, n_threads=1, type_k=kind, type_v=kind)
+    with closing(weights), Session(weights.model, params) as session:
+        session.decode([Chunk([*range(100)], 0, feed=True)])
+        refused, end = [], 80
+        session.copy(0, 1)
+        session.restore_sequence(1, session.save_sequence(0))
+        try:
+            session.discard(10, 20, sequence=1)
+        except PymtpError as error:
+            refused, end = [str(error)], 100
+        session.decode([Chunk([1, 2, 3], end, 1)])
+        return refused, session.logits
+
+
+@pytest.mark.parametrize("kind", KV_TYPES)
+@pytest.mark.parametrize(
+    "family", [name if name == "glm4moe" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+)
+def test_what_a_session_holds_is_copied_saved_and_moved_there_as_here(
+    family: str, kind: str, endpoints: list[str], tmp_path: Path
+) -> None:
+    path = FAMILIES[family].write(tmp_path / "tiny.gguf")
+    (why, logits), (why_here, logits_here) = later(path, kind, endpoints), later(path, kind, [])
+    assert why == why_here
+    np.testing.assert_allclose(logits, logits_here, atol=1e-4)
+
+
+def test_an_image_is_seen_there_too(endpoints: list[str], tmp_path: Path) -> None:
+    path, projector = FAMILIES["glm4moe, M-RoPE"].write(tmp_path / "tiny.gguf"), tmp_path / "mmproj.gguf"
+    options: dict[str, Any] = {"mmproj": write_glm4v_projector(projector), "n_ctx": 256, "n_threads": 1}
+    asked: dict[str, Any] = {"images": [png(128, 96)], "temperature": 0, "max_tokens": 24, "ignore_eos": True}
+    with Model(path, **options) as here, Model(path, rpc=endpoints, **options) as there:
+        texts = ["".join(model.generate(f" \t{pymtp.IMAGE_MARKER}\n", **asked)) for model in (here, there)]
+    assert texts[0] == texts[1] != ""
 
 
 def test_several_texts_at_once_are_what_they_are_here(endpoints: list[str], shared: Path) -> None:
