@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llama_archive import SchemaCase, schema_cases, texts
-from pymtp import ChatParams, ChatTemplate
+from pymtp import ChatParams, ChatPrompt, ChatTemplate
 from pymtp.binding.library import lib
 from pymtp.chat.schema import grammar_of_schema, schema_grammar
 from pymtp.errors import InvalidParameter, ModelError
@@ -97,6 +97,25 @@ def test_what_a_grammar_would_ignore_is_refused_with_its_place(schema: Any, what
     with pytest.raises(InvalidParameter, match=f"^json_schema {refusal}"):
         grammar_of_schema(schema)
     assert re.search(what, f"{schema_grammar(schema).ignored[0]};")
+
+
+@pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not at hand: run make")
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_a_schema_is_followed_or_named_with_tools_and_without(name: str) -> None:
+    """Of llama.cpp's templates 7 have no place for it, and 19 none beside tools that may be called."""
+    template = ChatTemplate(None, TEMPLATES[name])
+    function = {"name": "look", "parameters": {"type": "object", "properties": {}}}
+    schema = {"type": "object", "properties": {"found": {"type": "null"}}, "required": ["found"]}
+
+    def made(**options: Any) -> ChatPrompt:
+        params = ChatParams(json_schema=schema, strict_schemas=False, **options)
+        return template.render([{"role": "user", "content": "a"}], params)
+
+    tools = [{"type": "function", "function": function}]
+    for prompt in (made(), made(tools=tools), made(tools=tools, tool_choice="none")):
+        assert ("found" in (prompt.grammar or "")) != bool(prompt.ignored)
+    grammar = made(tools=tools, tool_choice="required").grammar
+    assert "look" in grammar if grammar else not template.caps["supports_tool_calls"]
 
 
 @pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not at hand: run make")

@@ -660,6 +660,8 @@ def test_tools_are_offered_and_a_tool_that_is_not_among_them_is_refused(server: 
     # the embedded model's template knows no tools
     refused = server.post("/v1/chat/completions", tool_choice="required", **body)
     assert refused.status == 400 and "knows no tools" in refused.json["error"]["message"]
+    form = {"type": "json_object"}  # an answer that has to be a call has no such content
+    assert server.post("/v1/chat/completions", tool_choice="required", response_format=form, **body).status == 400
 
 
 def test_a_request_may_leave_lookup_alone(server: Client) -> None:

@@ -17,7 +17,9 @@ from pymtp.chat.schema import ignored_of, patterns_ignored, refuse_ignored, sche
 from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel, require
 from pymtp.loading.vocabulary import Vocabulary
 
-_FENCED = '"```json" space response-format space "```" | '
+_OF_SCHEMA = "response-format"
+"""The rule of an answer with a schema, which some of llama.cpp's grammars do not have."""
+_FENCED = f'"```json" space {_OF_SCHEMA} space "```" | '
 """The form of an answer with a schema that llama.cpp allows besides plain JSON: its parser leaves out the fences."""
 
 
@@ -68,7 +70,7 @@ class ChatTemplate:
         _check_messages(messages)
         require(isinstance(params, (ChatParams, type(None))), "params", "a ChatParams", params)
         params = params or ChatParams()
-        asked, ignored = _request(messages, params)
+        asked, gbnf, ignored = _request(messages, params)
         try:
             request = json.dumps(asked, ensure_ascii=False).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -82,6 +84,13 @@ class ChatTemplate:
             raise _failure(error, self._whose) from None
         native = ffi.gc(parser[0], lib.pymtp_free)
         ignored += patterns_ignored(made["grammar"])
+        if gbnf and not made["grammar"] and not made["thinking_start_tag"]:
+            made["grammar"] = gbnf
+        if made["grammar"] != gbnf and gbnf and _OF_SCHEMA not in made["grammar"]:
+            unplaced = "a schema of answers with this chat template" + " and tools" * bool(asked["tools"])
+            if params.strict_schemas:
+                refuse_ignored("json_schema", [unplaced])
+            ignored.append(unplaced)
         if params.strict_schemas:
             refuse_ignored("parameters of tools", ignored)
         if asked["tools"] and params.has_to_call == "required":
@@ -111,8 +120,11 @@ def _failure(error: Exception, whose: str) -> ModelError:
     return ModelError(f"{whose} chat template fails ({why}); use --raw, which completes the prompt as is")
 
 
-def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> tuple[dict[str, Any], list[str]]:
-    """The request for llama.cpp, and what the grammar cannot follow of its schemas."""
+def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> tuple[dict[str, Any], str, list[str]]:
+    """The request for llama.cpp, the grammar of its answer's schema, and what grammars cannot follow of its schemas.
+
+    An answer that has to call a tool has no content that could follow a schema.
+    """
     tools = params.offered_tools
     ignored: list[str] = []
     for tool in tools:
@@ -132,13 +144,14 @@ def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> tuple
     }
     if params.calls_once or params.parallel_tool_calls is not None:
         request["parallel_tool_calls"] = not params.calls_once
-    if params.json_schema is not None:
+    gbnf = ""
+    if params.json_schema is not None and not (tools and params.has_to_call == "required"):
         made = schema_grammar(params.json_schema)
-        request["json_schema"] = made.schema
+        request["json_schema"], gbnf = made.schema, made.gbnf
         if params.strict_schemas:
             refuse_ignored("json_schema", made.ignored)
         ignored += made.ignored
-    return request, ignored
+    return request, gbnf, ignored
 
 
 def _prompt(made: Mapping[str, Any], parser: ParserMaker, ignored: list[str]) -> ChatPrompt:
