@@ -160,6 +160,23 @@ def test_what_a_grammar_allows_is_json_that_fits_its_schema(vocabulary: Vocabula
     assert n_texts > 2 * n_schemas
 
 
+def test_each_reference_and_name_has_a_rule_of_its_own(vocabulary: Vocabulary) -> None:
+    """Also where the same ASCII is left of them; the name of the root is empty."""
+    names = ["颜色", "大小", "A_B", "A-B"]
+    properties: dict[str, Any] = {name: {"$ref": f"#/$defs/{name}"} for name in names} | {"": {"enum": [""]}}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    grammar = grammar_of_schema(schema | {"$defs": {name: {"enum": [name]} for name in names}})
+    text = Drawn(vocabulary).text(grammar, seed=1)
+    assert text is not None and json.loads(text) == {name: name for name in properties}
+
+
+@pytest.mark.parametrize("inner", [{"enum": [7]}, {"$ref": "#/$defs/a"}, {"allOf": [{"anyOf": [{"const": 7}]}]}])
+def test_an_allof_of_one_schema_is_that_schema(inner: dict[str, Any], vocabulary: Vocabulary) -> None:
+    """Tools that generate schemas write references to enums so."""
+    grammar = grammar_of_schema({"allOf": [inner], "$defs": {"a": {"const": 7}}})
+    assert Drawn(vocabulary).text(grammar, seed=1) == b"7"
+
+
 NUMBERS = ["0", "-0", "0.0", "0.5", "1", "1.0", "1.5", "2", "3", "3.001", "9.999", "10", "10.5", "100", "12345.678"]
 NUMBERS += ["-" + number for number in NUMBERS[3:]]
 BOUNDS: list[dict[str, float]] = [
