@@ -14,12 +14,15 @@ from machine import needs_no_gpu
 from pymtp.errors import ModelError
 from pymtp.gguf.architectures import ARCHITECTURES, Architecture, Needs, head_obstacle
 from pymtp.gguf.facts import model_facts
+from pymtp.gguf.shards import tensor_bytes
 from pymtp.inspection import Inspection, inspect_model
 from random_gguf import blocks
-from random_gguf.writer import Writer
+from random_gguf.writer import HEAD, N_EMBD, N_KV, Writer
 
 N_CTX = 1500
 DRAFT_MAX = 3
+N_VALUES = 8
+"""Of K2 Horizon: not as many as there are experts."""
 
 WriteGguf = Callable[..., Path]
 
@@ -123,6 +126,36 @@ def write_nanbeige(path: Path, n_loops: int) -> Path:
         w.norm(p + "ffn_norm.weight")
         blocks.attention(w, p)
         blocks.feed_forward(w, p)
+    return w.finish()
+
+
+@needs_no_gpu
+def test_a_pass_reads_the_value_experts_that_a_token_takes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """K2 Horizon's layers choose among matrices of values, as others do among feed-forwards."""
+    one, two = (inspect_model(write_k2_horizon(tmp_path / f"{n}.gguf", n), n_ctx=N_CTX) for n in (1, 2))
+    check_memory(two.info.path, two, capfd)
+    (values,) = (tensor for name, tensor in two.info.tensors.items() if "attn_v_exps" in name)
+    assert two.trunk_pass_bytes - one.trunk_pass_bytes == tensor_bytes(values) / N_VALUES
+
+
+@pytest.mark.parametrize("n_used", [0, N_VALUES + 1])
+def test_more_value_experts_than_there_are_is_an_error(n_used: int, tmp_path: Path) -> None:
+    from pymtp import Model
+
+    with pytest.raises(ModelError), Model(write_k2_horizon(tmp_path / "tiny.gguf", n_used), n_ctx=64):
+        pass
+
+
+def write_k2_horizon(path: Path, n_used: int) -> Path:
+    values = {f"attention.value_expert_{key}": n for key, n in (("count", N_VALUES), ("used_count", n_used))}
+    w = Writer(path, "k2-horizon", 1, 0, {**blocks.EXPERTS, **values})
+    blocks.embeddings(w)
+    w.norm("blk.0.attn_norm.weight")
+    w.norm("blk.0.ffn_norm.weight")
+    blocks.attention(w, "blk.0.", has_values=False)
+    w.matrix("blk.0.attn_v_gate.weight", N_EMBD, N_VALUES)
+    w.matrix("blk.0.attn_v_exps.weight", N_EMBD, N_KV * HEAD, N_VALUES)
+    blocks.experts(w, "blk.0.", shared=False)
     return w.finish()
 
 

@@ -80,8 +80,10 @@ def _head(model: ModelFile, layer: int, own: Mapping[str, TensorInfo]) -> Head:
 
 def _pass_bytes(model: ModelFile, tensors: Iterable[TensorInfo]) -> int:
     """Bytes of weights that one token reads: of routed experts, only those that it is sent to."""
-    n_experts, n_used = model.count("expert_count"), model.count("expert_used_count")
-    share = n_used / n_experts if n_experts else 1.0
-    sizes = [(tensor_bytes(tensor), "_exps." in tensor.name) for tensor in tensors]
-    routed = sum(size for size, is_routed in sizes if is_routed)
-    return sum(size for size, _ in sizes) - routed + round(routed * share)
+
+    def share(name: str) -> float:
+        experts = "attention.value_expert" if "attn_v_exps." in name else "expert"
+        n = model.count(f"{experts}_count") if "_exps." in name else 0
+        return model.count(f"{experts}_used_count") / n if n else 1.0
+
+    return round(sum(tensor_bytes(tensor) * share(tensor.name) for tensor in tensors))

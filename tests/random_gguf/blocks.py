@@ -82,11 +82,14 @@ def head(w: Writer, p: str, *, own_norm: bool = True, own_embedding: bool = Fals
         w.matrix(p + "nextn.shared_head_head.weight", N_EMBD, N_VOCAB)
 
 
-def attention(w: Writer, p: str, *, n_head: int = N_HEAD, n_kv: int = N_KV, qk_norm: bool = False) -> None:
-    """Projections of grouped-query attention."""
+def attention(
+    w: Writer, p: str, *, n_head: int = N_HEAD, n_kv: int = N_KV, qk_norm: bool = False, has_values: bool = True
+) -> None:
+    """Projections of grouped-query attention. `has_values`: the layer has one matrix of values."""
     w.matrix(p + "attn_q.weight", N_EMBD, n_head * HEAD)
     w.matrix(p + "attn_k.weight", N_EMBD, n_kv * HEAD)
-    w.matrix(p + "attn_v.weight", N_EMBD, n_kv * HEAD)
+    if has_values:
+        w.matrix(p + "attn_v.weight", N_EMBD, n_kv * HEAD)
     w.matrix(p + "attn_output.weight", n_head * HEAD, N_EMBD)
     if qk_norm:
         w.norm(p + "attn_q_norm.weight", HEAD)
