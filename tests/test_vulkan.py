@@ -35,7 +35,7 @@ TIE = 0.01
 N_SPLITS = {
     "gemma4": 2,  # the embeddings of its layers are in host memory, as on other devices
     "gemma4, shared K/V": 2,
-    # llama.cpp's Vulkan has neither LIGHTNING_INDEXER nor hyper-connections, nor states as small as these
+    # llama.cpp's Vulkan has no LIGHTNING_INDEXER of keys, nor states, as small as these
     "qwen4exp": 6,
     "qwen4exp, an index that picks": 6,
     "nemotron_h_moe": 5,
