@@ -220,7 +220,7 @@ FAMILIES = {
     # trained for models that have none, see heads.md
     **{
         f"{name}, trained": Family(
-            f"{models}, a head trained here", write_generic(name), "shared", moves=name != "gemma3"
+            f"{models}, a head trained here", write_generic(name), "shared", moves=name not in ("gemma3", "mellum")
         )
         for name, models in (
             ("llama", "Llama, Mistral"),
@@ -228,6 +228,7 @@ FAMILIES = {
             ("qwen3", "Qwen3"),
             ("qwen3moe", "Qwen3, experts"),
             ("gemma3", "Gemma 3"),
+            ("mellum", "Mellum 2"),
             ("phi3", "Phi-3, Phi-4"),
             ("glm4", "GLM-4 (0414)"),
         )

@@ -24,9 +24,10 @@ _METADATA: dict[str, dict[str, Value]] = {
         "attention.sliding_window_pattern": [True, False, True],
         "rope.freq_base_swa": 1000.0,
     },
+    "mellum": {**_KV, "attention.sliding_window": 16, "attention.sliding_window_pattern": [True, False, True]},
     "phi3": {"rope.scaling.original_context_length": 4096},
 }
-TRUNKS = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3", "glm4")
+TRUNKS = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "mellum", "phi3", "glm4")
 
 
 def write_trunk(path: Path, architecture: str, n_layer: int = 3) -> Path:
@@ -96,7 +97,7 @@ def _layer(w: Writer, architecture: str, p: str) -> None:
         w.matrix(p + "attn_output.weight", n_q, N_EMBD)
     else:
         attention(w, p)
-    if architecture in ("qwen3", "qwen3moe", "gemma3"):
+    if architecture in ("qwen3", "qwen3moe", "gemma3", "mellum"):
         w.norm(p + "attn_q_norm.weight", HEAD)
         w.norm(p + "attn_k_norm.weight", HEAD)
     if architecture == "qwen2":
@@ -105,7 +106,7 @@ def _layer(w: Writer, architecture: str, p: str) -> None:
     if architecture in ("phi3", "glm4"):  # and its gates
         w.matrix(p + "ffn_up.weight", N_EMBD, 2 * N_FF)
         w.matrix(p + "ffn_down.weight", N_FF, N_EMBD)
-    elif architecture == "qwen3moe":
+    elif architecture in ("qwen3moe", "mellum"):
         blocks.experts(w, p, bias="", shared=False)
     else:
         blocks.feed_forward(w, p)
