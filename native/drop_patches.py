@@ -2,7 +2,8 @@
 
     python native/drop_patches.py [--source ARCHIVE_OR_DIR] [NAME...]     NAME: a part of a patch's name; default: all
 
-Without a patch the others may not apply, native/src may not compile, or its Proved-by tests fail: then it is needed.
+Without a patch native/src may not compile, or its Proved-by tests fail: then it is needed. It is taken out by a 3-way
+merge, but for lines that others change, too.
 One whose tests all pass can go, as llama.cpp has what it was for, or it lacks a test. Each takes a build, of what
 differs, and its tests, slow ones too: minutes. Native tests are not run, and tests that are skipped prove nothing.
 """
@@ -16,29 +17,32 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import edit_patches
+from edit_patches import PRISTINE
 from link_llama_cpp import link
-from llama_cpp_source import PrepareError
 from patch_series import Patch, patch_paths
-from prepare_llama_cpp import NATIVE, PATCHES, prepare
+from prepare_llama_cpp import NATIVE, PATCHES
 
 ROOT = NATIVE.parent
 FOLDER = ROOT / "build" / "drop"
+REPOSITORY = FOLDER / "repository"
 SERIES = FOLDER / "patches"
 PACKAGE = FOLDER / "package"
 """Where pymtp is installed without the patch."""
+NO_CHECKOUT = """import sys
+
+sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("_editable")]
+"""
+"""The sitecustomize.py of servers that tests start: an editable install comes before what PYTHONPATH names."""
 
 
-def without(dropped: Patch, source: Path | None) -> str:
+def without(dropped: Patch, commit: str, source: Path | None) -> str:
     """What happens without this patch, in one line."""
+    edit_patches.run(["reset", "--hard", "--quiet"], REPOSITORY)
+    edit_patches.run(["revert", "--no-commit", "--strategy-option=ours", commit], REPOSITORY)
     shutil.rmtree(SERIES, ignore_errors=True)
-    SERIES.mkdir(parents=True)
-    for path in patch_paths(PATCHES):
-        if path != dropped.path:
-            shutil.copy(path, SERIES)
-    try:
-        prepare(FOLDER / "tree", source, ROOT / "build", patches=SERIES)
-    except PrepareError as error:
-        return "needed by others: " + str(error).partition(";")[0]
+    shutil.copytree(PATCHES, SERIES)
+    (SERIES / "9999-reverted.patch").write_text(edit_patches.run(["diff", "HEAD"], REPOSITORY), "utf-8")
     log = FOLDER / f"{dropped.path.stem}.log"
     if run(install(source), log, CMAKE_ARGS=f"-Dnative_patches_folder={SERIES}") != 0:
         errors = re.findall(r"(\w[\w.-]*:\d+):\d+: error: (.*)", log.read_text("utf-8", "replace"))
@@ -46,6 +50,7 @@ def without(dropped: Patch, source: Path | None) -> str:
     tests = [str(ROOT / test) for test in dropped.fields["Proved-by"] if test.startswith("tests/")]
     if not tests:
         return "not shown: native tests alone prove it"
+    (PACKAGE / "sitecustomize.py").write_text(NO_CHECKOUT, "utf-8")
     link(PACKAGE / "pymtp" / "lib", FOLDER / "lib")
     env = {
         "PYTHONPATH": os.pathsep.join([str(PACKAGE), sysconfig.get_path("purelib")]),
@@ -82,9 +87,13 @@ def main() -> int:
     parser.add_argument("--source", type=Path, help="archive or directory to use instead of a download")
     options = parser.parse_args()
     patches = [Patch.read(path) for path in patch_paths(PATCHES)]
-    for patch in patches:
+    shutil.rmtree(REPOSITORY, ignore_errors=True)
+    REPOSITORY.parent.mkdir(parents=True, exist_ok=True)
+    edit_patches.edit(REPOSITORY, options.source)
+    commits = edit_patches.run(["rev-list", "--reverse", f"{PRISTINE}..HEAD"], REPOSITORY).split()
+    for patch, commit in zip(patches, commits, strict=True):
         if not options.names or any(name in patch.path.name for name in options.names):
-            print(f"{patch.path.stem}: {without(patch, options.source)}", flush=True)
+            print(f"{patch.path.stem}: {without(patch, commit, options.source)}", flush=True)
     return 0
 
 
