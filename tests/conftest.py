@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +23,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # A thread that waits for others leaves its core to other workers, in which more threads compute than there are cores.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")  # read where llama.cpp is loaded
+# NumPy's matrix products would start a thread for each core, which spins: in every process of a test, for nothing.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Where Python may not write next to its sources, workers and the processes of tests would compile all that they import.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     os.environ["PYTHONPYCACHEPREFIX"] = str(REPOSITORY / "build" / "pycache")
@@ -85,6 +88,17 @@ def leave_each_value(items: list[pytest.Item]) -> None:
             left = [pair for pair in left if pair is not most]
         for item, _ in left:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end: the search for garbage would go through it again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
