@@ -48,7 +48,7 @@ run: $(VENV)/installed
 
 # A process for each core. Tests that are skipped where something is missing leave more than that number.
 test: install
-	$(BIN)/python -m pytest -n auto --dist worksteal --durations 20 --at-least 3800
+	$(BIN)/python -m pytest -n auto --dist worksteal --durations 20 --at-least 3400
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow --durations 20

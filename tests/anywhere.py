@@ -25,7 +25,7 @@ from pathlib import Path
 from llama_archive import PIN, ROOT
 
 WORK = ROOT / "build" / "anywhere"
-PYTEST = ("-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-p", "no:cacheprovider", "--at-least", "3800")
+PYTEST = ("-m", "pytest", "-q", "-n", "auto", "--dist", "worksteal", "-p", "no:cacheprovider", "--at-least", "3400")
 NO_AVX2 = " ".join(f"-DGGML_{name}=OFF" for name in ("AVX", "AVX2", "FMA", "F16C", "BMI2"))
 AVX512 = " ".join(f"-DGGML_AVX512{name}=ON" for name in ("", "_VBMI", "_VNNI"))
 NOBODY = 65534

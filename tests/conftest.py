@@ -90,6 +90,30 @@ def leave_each_value(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+N_FAMILIES_MANY, N_TESTS_MANY = 10, 6
+
+
+def leave_a_third_of_families(items: list[pytest.Item]) -> None:
+    """Mark as slow two thirds of what remains where many tests of a file take each of many families of models.
+
+    The first of these tests keeps all families. Each other one keeps a third, and each family a third of them, in turn.
+    """
+    by_name: dict[tuple[Path, str], dict[str, dict[str, list[pytest.Item]]]] = {}  # then by test, and by family
+    for item in items:
+        for name, value in getattr(getattr(item, "callspec", None), "params", {}).items():
+            if isinstance(value, str) and not item.get_closest_marker("slow"):
+                tests = by_name.setdefault((item.path, name), {})
+                tests.setdefault(item.nodeid.partition("[")[0], {}).setdefault(value, []).append(item)
+    for tests in by_name.values():
+        many = [by_family for by_family in tests.values() if len(by_family) >= N_FAMILIES_MANY]
+        families = list(dict.fromkeys(family for by_family in many for family in by_family))
+        for i, by_family in enumerate(many[1:] if len(many) >= N_TESTS_MANY else ()):
+            for family, left_out in by_family.items():
+                if (i + families.index(family)) % 3:
+                    for item in left_out:
+                        item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is collected stays to the end: the search for garbage would go through it again and again."""
@@ -104,6 +128,7 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     leave_each_value(items)
+    leave_a_third_of_families(items)
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
