@@ -21,30 +21,30 @@ HEADERS = HERE.parent / "build" / "editable" / "llama.cpp"
 pytestmark = pytest.mark.skipif(not HEADERS.is_dir(), reason=f"{HEADERS} is not there to compile with: run make")
 
 
-def digests(split_mode: str, flash_attn: str, **mode: str) -> list[str]:
-    """Of passes and rounds in every kind of memory, computed in a process that has the device."""
+def digests(split_mode: str, flash_attn: str, every: int = 1, **mode: str) -> list[str]:
+    """Of passes and rounds in every kind of memory, or each of `every`, computed in a process that has the device."""
     environment = {**os.environ, "PYTHONPATH": str(HERE), **mode}
-    command = [sys.executable, str(HERE / "lagging_device.py"), split_mode, flash_attn]
+    command = [sys.executable, str(HERE / "lagging_device.py"), split_mode, flash_attn, str(every)]
     return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 @functools.cache
-def expected(flash_attn: str) -> list[str]:
+def expected(flash_attn: str, every: int) -> list[str]:
     """Where the device is never late."""
-    found = digests("none", flash_attn, LAGGING_DEVICE="at-once")
-    assert len(found) == len(set(found)) > 10
+    found = digests("none", flash_attn, every, LAGGING_DEVICE="at-once")
+    assert len(found) == len(set(found)) > 10 // every
     return found
 
 
 @pytest.mark.parametrize(
-    ("flash_attn", "fill"),
+    ("flash_attn", "fill", "every"),
     [
-        ("on", "nan"),
-        *(pytest.param(*mode, marks=pytest.mark.slow) for mode in (("on", "1"), ("off", "1"), ("off", "nan"))),
+        ("on", "nan", 3),
+        *(pytest.param(on, fill, 1, marks=pytest.mark.slow) for on in ("on", "off") for fill in ("1", "nan")),
     ],
 )
-def test_results_do_not_depend_on_how_late_a_device_is(flash_attn: str, fill: str) -> None:
-    assert digests("none", flash_attn, LAGGING_DEVICE_FILL=fill) == expected(flash_attn)
+def test_results_do_not_depend_on_how_late_a_device_is(flash_attn: str, fill: str, every: int) -> None:
+    assert digests("none", flash_attn, every, LAGGING_DEVICE_FILL=fill) == expected(flash_attn, every)
 
 
 @pytest.mark.slow

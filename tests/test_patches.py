@@ -55,18 +55,18 @@ def source() -> Path:
 
 
 @pytest.fixture(scope="session")
-def tree(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The series on the pristine sources."""
-    folder = tmp_path_factory.mktemp("tree")
-    prepare_llama_cpp.prepare(folder / "tree", source, folder)
-    return folder / "tree"
-
-
-@pytest.fixture(scope="session")
 def pristine(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pristine")
     unpack(source, Pin.read(PIN_FILE), folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tree(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The series on the pristine sources."""
+    folder = tmp_path_factory.mktemp("tree")
+    prepare_llama_cpp.prepare(folder / "tree", pristine, folder)
+    return folder / "tree"
 
 
 # --- the series of this repository ---
@@ -134,10 +134,10 @@ def test_what_is_no_test_is_not_taken_for_one() -> None:
     assert not has_test("tests/no_such_file.py", "test_x")
 
 
-def test_the_series_applies_and_exports_as_it_is(source: Path, tmp_path: Path) -> None:
+def test_the_series_applies_and_exports_as_it_is(pristine: Path, tmp_path: Path) -> None:
     patches = tmp_path / "patches"
     patches.mkdir()
-    edit_patches.edit(tmp_path / "repository", source)
+    edit_patches.edit(tmp_path / "repository", pristine)
     exported = edit_patches.export(tmp_path / "repository", patches)
     assert [path.name for path in exported] == [patch.path.name for patch in PATCHES]
     for path, patch in zip(exported, PATCHES, strict=True):
