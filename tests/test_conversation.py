@@ -17,6 +17,8 @@ pytestmark = pytest.mark.model
 
 GREEDY = SamplingParams(temperature=0)
 QUESTIONS = ["Hello, who are you?", "Tell me about the sea.", "What is 12 plus 30?"]
+N_TOKENS = 24
+"""Of an answer."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def narrow() -> Iterator[Model]:
         yield model
 
 
-def ask(conversation: Conversation, text: str, max_tokens: int = 40) -> Answer:
+def ask(conversation: Conversation, text: str, max_tokens: int = N_TOKENS) -> Answer:
     """Ask for a long answer: the model would often stop after a word."""
     answer = conversation.ask(text, sampling=GREEDY, max_tokens=max_tokens, ignore_eos=True)
     assert "".join(answer) == answer.text == conversation.messages[-1]["content"]
@@ -50,7 +52,7 @@ def test_only_new_tokens_are_computed(model: Model) -> None:
     assert first.n_cached == 0
     for before, answer in ((first, second), (second, third)):
         # the last token of an answer is never decoded, the one before perhaps not for the heads
-        assert before.n_prompt + 38 <= answer.n_cached <= before.n_prompt + 39
+        assert before.n_prompt + N_TOKENS - 2 <= answer.n_cached <= before.n_prompt + N_TOKENS - 1
         assert answer.stats.prompt_tokens == answer.n_prompt - answer.n_cached < 30
 
 
@@ -60,7 +62,7 @@ def test_a_cached_prompt_does_not_change_the_answer(model: Model) -> None:
         answer = ask(conversation, question)
     assert answer.n_cached > 0
     tokens = list(answer._prompt.tokens)
-    alone = model.generate(tokens, sampling=GREEDY, max_tokens=40, ignore_eos=True)
+    alone = model.generate(tokens, sampling=GREEDY, max_tokens=N_TOKENS, ignore_eos=True)
     assert "".join(alone) == answer.text
 
 
@@ -80,10 +82,10 @@ def test_an_answer_can_be_regenerated(model: Model) -> None:
     conversation = Conversation(model)
     ask(conversation, QUESTIONS[0])
     answer = ask(conversation, QUESTIONS[1])
-    again = conversation.regenerate(sampling=GREEDY, max_tokens=40, ignore_eos=True)
+    again = conversation.regenerate(sampling=GREEDY, max_tokens=N_TOKENS, ignore_eos=True)
     assert "".join(again) == answer.text
     assert [m["role"] for m in conversation.messages] == ["user", "assistant"] * 2
-    other = conversation.regenerate(sampling=SamplingParams(temperature=2, seed=3), max_tokens=40)
+    other = conversation.regenerate(sampling=SamplingParams(temperature=2, seed=3), max_tokens=N_TOKENS)
     assert "".join(other) != answer.text
     with pytest.raises(InvalidParameter, match="no message to answer again"):
         Conversation(model).regenerate()
@@ -92,7 +94,7 @@ def test_an_answer_can_be_regenerated(model: Model) -> None:
 def test_an_earlier_message_can_be_changed_and_an_earlier_answer_made_again(model: Model) -> None:
     conversation = Conversation(model)
     first, second, third = (ask(conversation, question) for question in QUESTIONS)
-    options: dict[str, Any] = {"sampling": GREEDY, "max_tokens": 40, "ignore_eos": True}
+    options: dict[str, Any] = {"sampling": GREEDY, "max_tokens": N_TOKENS, "ignore_eos": True}
     again = conversation.regenerate(turn=1, **options)
     assert "".join(again) == second.text
     assert [m["content"] for m in conversation.messages[::2]] == QUESTIONS[:2]

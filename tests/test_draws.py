@@ -148,7 +148,7 @@ def check(draw: Draw, exact: np.ndarray, n: int, drafter: str, way: dict[str, An
 def test_some_draws_have_the_exact_probabilities(
     draw: Draw, exact: np.ndarray, drafter: str, way: dict[str, Any], where: str
 ) -> None:
-    check(draw, exact, 1_500, drafter, way, where)
+    check(draw, exact, 1_000, drafter, way, where)
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def first_difference(plain: Model, prompt: str, expected: list[int], got: list[i
     return Difference(prompt, n_draft, index, float(best - second))
 
 
-LONG = {"sampling": GREEDY, "max_tokens": 96, "ignore_eos": True}
+LONG = {"sampling": GREEDY, "max_tokens": 64, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +179,7 @@ def test_prompts_around_the_size_of_an_ubatch(load: Callable[..., Model], n_toke
 
 @pytest.mark.parametrize("n_draft", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3)), 4])
 def test_generation_up_to_a_full_context(load: Callable[..., Model], n_draft: int) -> None:
-    plain, drafting = load(draft_max=0, n_ctx=256), load(draft_max=n_draft, n_ctx=256)
+    plain, drafting = load(draft_max=0, n_ctx=128), load(draft_max=n_draft, n_ctx=128)
     prompt = plain.vocabulary.tokenize(TEXTS[0])
     results = []
     for model in (plain, drafting):

@@ -402,7 +402,7 @@ def test_the_cache_never_takes_one_image_for_another(attending: tuple[Path, Path
         with open_model(attending, n_seq_max=n_seq_max) as model:
             model.slots.keep_prefixes(1 << 26)
             asked = []
-            for _ in range(25):
+            for _ in range(15):
                 text, one, two, i, j = rng.choice(prompts)
                 generation = model.generate(
                     text, images=[one, two], temperature=0, max_tokens=40, ignore_eos=True, cache_prompt=True

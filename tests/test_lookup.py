@@ -332,7 +332,7 @@ def test_greedy_text_of_the_embedded_model_equals_plain_decoding() -> None:
         with Model(n_seq_max=3, n_ctx=512, **options, **EXACT) as model:
             batch = model.batch()
             made = [
-                batch.submit(prompt, sampling=sampling, max_tokens=20 + 20 * i, ignore_eos=True)
+                batch.submit(prompt, sampling=sampling, max_tokens=20 + 10 * i, ignore_eos=True)
                 for i, prompt in enumerate(prompts)
                 for sampling in (GREEDY, SamplingParams(temperature=1, seed=7))  # the same seed, the same text
             ]
@@ -361,7 +361,7 @@ def test_text_that_repeats_itself_has_many_drafts_accepted() -> None:
     with Model(draft="lookup", n_ctx=512, n_threads=1) as model:
         assert model.draft_max == "auto"
         for draft_max in ("auto", None, 8):
-            generation = model.generate(COUNT, sampling=GREEDY, max_tokens=100, ignore_eos=True, draft_max=draft_max)  # type: ignore[arg-type]
+            generation = model.generate(COUNT, sampling=GREEDY, max_tokens=60, ignore_eos=True, draft_max=draft_max)  # type: ignore[arg-type]
             list(generation)
             stats = generation.stats
             assert stats.accepted / stats.rounds > 1.5
@@ -369,7 +369,7 @@ def test_text_that_repeats_itself_has_many_drafts_accepted() -> None:
             assert stats.acceptance_rate > 0.7
             assert generation.acceptance == "match"
         for draft_max, most in ((2, 2), (0, 0), (20, 16)):
-            generation = model.generate(COUNT, sampling=GREEDY, max_tokens=60, ignore_eos=True, draft_max=draft_max)
+            generation = model.generate(COUNT, sampling=GREEDY, max_tokens=30, ignore_eos=True, draft_max=draft_max)
             list(generation)
             assert generation.stats.drafted <= most * generation.stats.rounds
             assert (generation.stats.drafted > 0) == (most > 0)

@@ -49,4 +49,4 @@ def test_texts_do_not_depend_on_slots_or_drafts(
         def ask(prompt: str) -> str:
             return str(client.post("/v1/completions", prompt=prompt, **GREEDY).json["choices"][0]["text"])
 
-        assert list(pool.map(ask, PROMPTS * 3)) == alone * 3
+        assert list(pool.map(ask, PROMPTS * 2)) == alone * 2

@@ -19,7 +19,7 @@ from pymtp import Closed, Generation, Model, PymtpError, StateError
 pytestmark = pytest.mark.model
 
 PROMPTS = ["Once upon a time", "def add(a, b):", "The sea is", "Why is the sky blue?", "import os\n"]
-OPTIONS = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}
+OPTIONS = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_errors_of_a_closed_model_are_pymtps() -> None:
 
 
 def test_closing_a_model_waits_for_threads_that_tokenize() -> None:
-    for _ in range(6):
+    for _ in range(3):
         model = Model(n_ctx=256, n_threads=1)
         started = threading.Barrier(3)
 
