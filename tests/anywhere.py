@@ -52,6 +52,11 @@ class Condition:
     """Why this machine cannot run it."""
 
 
+PYTHON = ROOT / ".venv" / "bin" / "python"
+UNPRIVILEGED = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+OFFLINE = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+
+
 def without_flag(name: str) -> Callable[[], str | None]:
     def missing() -> str | None:
         info = Path("/proc/cpuinfo")
@@ -64,18 +69,16 @@ def without_flag(name: str) -> Callable[[], str | None]:
 def without_root() -> str | None:
     if not hasattr(os, "geteuid") or os.geteuid():
         return "only root can become another user"
-    command = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", sys.executable, "-c", ""]
+    # by a shell, as the tests are: what setpriv itself starts may be in a folder that only root can enter
+    command = [*UNPRIVILEGED, "sh", "-c", 'exec "$@"', "sh", str(PYTHON), "-c", "import pytest"]
     if shutil.which("setpriv") is None or subprocess.run(command, capture_output=True).returncode:
-        return f"another user cannot run {sys.executable}"
+        return f"another user cannot run {PYTHON.resolve()}"
     return None
 
 
 def without_program(*names: str) -> Callable[[], str | None]:
     return lambda: next((f"there is no {name}" for name in names if shutil.which(name) is None), None)
 
-
-UNPRIVILEGED = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
-OFFLINE = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
 CONDITIONS = {
     "sse": Condition(
@@ -102,7 +105,7 @@ CONDITIONS = {
     "nobody": Condition(
         f"an unprivileged user, HOME read-only, umask 077, no network, {N_BUSY} busy processes next to it",
         prefix=(*OFFLINE, *UNPRIVILEGED, "sh", "-c", 'umask 077; exec "$@"', "sh"),
-        env={"HOME": "/", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={"HOME": "/", "PYTHONPYCACHEPREFIX": "/tmp/pymtp-nobody-pycache"},
         n_busy=N_BUSY,
         missing=lambda: without_root() or without_program("unshare", "ip")(),
     ),

@@ -27,7 +27,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Where Python may not write next to its sources, workers and the processes of tests would compile all that they import.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-    os.environ["PYTHONPYCACHEPREFIX"] = str(REPOSITORY / "build" / "pycache")
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(REPOSITORY / "build" / "pycache"))
 if "PYTHONPYCACHEPREFIX" in os.environ:
     sys.dont_write_bytecode, sys.pycache_prefix = False, os.environ["PYTHONPYCACHEPREFIX"]
 os.environ.pop("COLUMNS", None)  # a test for which the width of a terminal counts sets its own
