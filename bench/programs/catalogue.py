@@ -30,6 +30,9 @@ CATALOGUE = {
     "pymtp-auto": Entry("pymtp, length adapts", _pymtp("pymtp-auto", "auto")),
     "pymtp-plain": Entry("pymtp plain", _pymtp("pymtp-plain", "none")),
     "server": Entry("llama-server draft-mtp", lambda case: LlamaServer(case, drafts=True)),
+    "server-probabilistic": Entry(
+        "llama-server draft-mtp, probabilistic", lambda case: LlamaServer(case, drafts=True, sampling="probabilistic")
+    ),
     "server-plain": Entry("llama-server plain", lambda case: LlamaServer(case, drafts=False)),
     "cli": Entry("llama-cli draft-mtp", lambda case: LlamaCli(case, drafts=True)),
     "cli-plain": Entry("llama-cli plain", lambda case: LlamaCli(case)),
@@ -41,6 +44,6 @@ CATALOGUE = {
     ),
     "python-server": Entry("llama-cpp-python server", ExampleServer),
 }
-DEFAULT = ("pymtp", "pymtp-plain", "server", "server-plain")
+DEFAULT = ("pymtp", "pymtp-auto", "pymtp-plain", "server", "server-plain")
 PLAIN, DRAFT_MTP = "server-plain", "server"
 """The programs with which the others' speed is compared."""

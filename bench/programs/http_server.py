@@ -80,17 +80,18 @@ class _Server:
 class LlamaServer(_Server):
     """llama-server, without its cache of earlier prompts."""
 
-    def __init__(self, case: Case, *, drafts: bool, n_slots: int = 1) -> None:
+    def __init__(self, case: Case, *, drafts: bool, n_slots: int = 1, sampling: str = "greedy") -> None:
+        """`sampling`: how it picks drafts, greedy or probabilistic."""
         port = _free_port()
         command: list[object] = [case.programs / "llama-server", "--host", HOST, "--port", port, "-m", case.model]
         command += [*context_flags(case), "--parallel", n_slots, "--cache-ram", 0]
         if drafts:
-            command += draft_flags(case)
+            command += [*draft_flags(case), "--spec-draft-sampling", sampling]
             if case.forced_length is not None:
                 command += ["--spec-synth-len", case.forced_length]
         options = {"n_predict": case.n_predict, "ignore_eos": True, "cache_prompt": False}
         self._request = {**case.sampling, **options}
-        log = case.logs / f"llama-server-{'draft-mtp' if drafts else 'plain'}.log"
+        log = case.logs / f"llama-server-{f'draft-mtp-{sampling}' if drafts else 'plain'}.log"
         super().__init__(command, port, "/health", log)
 
     def answer(self, prompt: Prompt) -> Sample:
