@@ -54,7 +54,7 @@ def test_this_processor_computes_all_of_it_and_rows_do_not_matter() -> None:
 
 @pytest.mark.parametrize(
     ("ggml_type", "is_attention", "n_rows"),
-    [(-1, False, [1]), (1000, False, [1]), *((GGMLQuantizationType.Q8_0, False, rows) for rows in ([], [1, 0], [129]))]
+    [(-1, False, [1]), (1000, False, [1]), *((GGMLQuantizationType.Q8_0, False, rows) for rows in ([], [1, 0], [513]))]
     + [(GGMLQuantizationType.Q4_K, True, [1]), (GGMLQuantizationType.IQ2_XS, False, [1])],
 )
 def test_what_cannot_be_checked_is_refused(ggml_type: int, is_attention: bool, n_rows: list[int]) -> None:
