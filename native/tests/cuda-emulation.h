@@ -435,10 +435,6 @@ inline void many_rows_fence_copies() {}
 
 template <int N> void many_rows_wait_products() {}
 
-inline void many_rows_load_matrices(unsigned (&to)[4], const char * row) {
-    more_rows_load_matrices((int (&)[4]) to, row);
-}
-
 // 16 matrix rows and 8 columns of 16 halves: a lane has of two rows two pairs each, and two pairs of a column
 inline void many_rows_multiply_16(const unsigned (&a)[4], unsigned b0, unsigned b1, float (&sums)[4]) {
     const uint32_t * shown = emulated_block::current->show({ a[0], a[1], a[2], a[3], b0, b1 });

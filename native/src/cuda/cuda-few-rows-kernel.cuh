@@ -319,12 +319,16 @@ static FEW_ROWS_FUNCTION void few_rows_store(const few_rows_product & p, const f
 }
 
 // the matrix whose rows a thread block takes
-static FEW_ROWS_FUNCTION const few_rows_matrix & few_rows_matrix_of_block(const few_rows_product & p) {
+static FEW_ROWS_FUNCTION int few_rows_matrix_at(const few_rows_product & p, int block) {
     int m = 0;
-    while (m + 1 < p.n_matrices && (int) blockIdx.x >= p.matrices[m + 1].first_block) {
+    while (m + 1 < p.n_matrices && block >= p.matrices[m + 1].first_block) {
         ++m;
     }
-    return p.matrices[m];
+    return m;
+}
+
+static FEW_ROWS_FUNCTION const few_rows_matrix & few_rows_matrix_of_block(const few_rows_product & p) {
+    return p.matrices[few_rows_matrix_at(p, blockIdx.x)];
 }
 
 // A unit of work: a warp goes down its chunks, and leaves their sums.

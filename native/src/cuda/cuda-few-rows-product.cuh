@@ -30,6 +30,18 @@ template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_slot_siz
     return few_rows_chunk_size<T>() + FEW_ROWS_COPY;
 }
 
+// Bytes of 256 values of a matrix row, and of their place in shared memory, of which tensor cores take one after the other:
+// an odd multiple of 16, so that rows are in different banks.
+template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_step_size() {
+    return 256 / T::N_VALUES * T::SIZE;
+}
+
+template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_place_size() {
+    constexpr int size    = few_rows_step_size<T>();
+    constexpr int skipped = size % 16 == 0 ? 0 : size % 8 == 0 ? 8 : 14;
+    return ((size + skipped + 15) / 16 | 1) * 16;
+}
+
 // thread blocks of a multiprocessor for which there are registers, if they have n columns
 static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_resident(int n) {
     return n == 1 ? 4 : n == 2 ? 3 : n <= 4 ? 2 : 1;

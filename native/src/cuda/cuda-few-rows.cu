@@ -157,14 +157,13 @@ bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src
     few_rows_product           p       = few_rows_describe(src0, src1, nullptr, fusion, dst);
     p.columns                          = columns;
     p.column_stride                    = (int64_t) n_tiles * (is_many ? MANY_ROWS_TILE_SIZE : MORE_ROWS_Y_SIZE);
-    if (is_kept && ctx.is_quantized(src1, true)) {
-        // it is there
-    } else if (is_many) {
+    const bool is_there                = is_kept && ctx.is_quantized(src1, true);
+    if (is_many && !is_there) {
         ggml_cuda_kernel_launch(
             many_rows_pack,
             ggml_cuda_kernel_launch_params(8 * n_tiles, MANY_ROWS_PACK_THREADS, (size_t) 0, ctx.stream()), rows,
             columns, n_values, n_rows, n_tiles, stride);
-    } else {
+    } else if (!is_there) {
         const dim3 grid((n_values + 127) / 128, n_tiles);
         ggml_cuda_kernel_launch(
             more_rows_quantize,

@@ -47,10 +47,7 @@ struct many_rows_position {
     const char * rows;
 
     FEW_ROWS_FUNCTION void find(const few_rows_product & p) {
-        matrix = 0;
-        while (matrix + 1 < p.n_matrices && x >= p.matrices[matrix + 1].first_block) {
-            ++matrix;
-        }
+        matrix = few_rows_matrix_at(p, x);
         row_0  = (x - p.matrices[matrix].first_block) * p.n_block_rows;
         n_rows = min(p.n_block_rows, p.matrices[matrix].n_rows - row_0);
         rows   = p.matrices[matrix].data;
@@ -83,15 +80,15 @@ struct many_rows_position {
 };
 
 template <class T> static FEW_ROWS_FUNCTION int many_rows_skipped(const char * row) {
-    return many_rows_row_size<T>() % FEW_ROWS_COPY == 0 ? 0 : (int) ((uintptr_t) row % FEW_ROWS_COPY);
+    return few_rows_step_size<T>() % FEW_ROWS_COPY == 0 ? 0 : (int) ((uintptr_t) row % FEW_ROWS_COPY);
 }
 
 // a warp's rows of a step
 template <class T, bool GATE>
 static FEW_ROWS_FUNCTION void many_rows_fetch_weights(const few_rows_product & p, const many_rows_position & at,
                                                       char * slot, int warp, int lane) {
-    constexpr int  row_size   = many_rows_row_size<T>();
-    constexpr int  place_size = many_rows_place_size<T>();
+    constexpr int  row_size   = few_rows_step_size<T>();
+    constexpr int  place_size = few_rows_place_size<T>();
     constexpr bool is_aligned = row_size % FEW_ROWS_COPY == 0;
     FEW_ROWS_UNROLL
     for (int i = 0; i < MANY_ROWS_ROWS; i += 8) { // four lanes fetch a row
@@ -178,8 +175,8 @@ static FEW_ROWS_FUNCTION void many_rows_multiply(const char * const (&rows)[2], 
                 const char * row = from + (i * 2 + lane / 8) * distance + lane % 8 * 16;
                 FEW_ROWS_UNROLL
                 for (int tile = 0; tile < NT; ++tile) {
-                    unsigned two[4];
-                    many_rows_load_matrices(two, row + tile * MANY_ROWS_TILE_SIZE);
+                    int two[4];
+                    more_rows_load_matrices(two, row + tile * MANY_ROWS_TILE_SIZE);
                     many_rows_multiply_16(values[i], two[0], two[1], sums[tile]);
                     many_rows_multiply_16(values[i + 1], two[2], two[3], sums[tile]);
                 }
@@ -314,7 +311,7 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
     const int begin   = many_rows_begin(total, blockIdx.x);
     const int end     = many_rows_begin(total, blockIdx.x + 1);
 
-    constexpr int place_size   = many_rows_place_size<T>();
+    constexpr int place_size   = few_rows_place_size<T>();
     constexpr int columns_size = many_rows_columns_size<NT>();
     const int     slot_size    = many_rows_slot_size<T, NT>(p.n_warps);
 
@@ -348,7 +345,7 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
         p.n_slots == 3 ? __pipeline_wait_prior(1) :
                          __pipeline_wait_prior(0);
         many_rows_fence_copies();
-        __syncthreads(); // all have the free slot behind them
+        __syncthreads(); // none needs the free slot any more
         if (at + p.n_slots - 1 < end) {
             many_rows_fetch_columns<NT>(p, next, shared + free_slot * slot_size);
             many_rows_fetch_weights<T, GATE>(p, next, weights_of(free_slot), warp, lane);
@@ -361,8 +358,8 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
         for (int r = 0; r < 2; ++r) {
             const int row = r * 8 + lane / 4;
             rows[r]       = weights_of(slot) + row * place_size;
-            if (many_rows_row_size<T>() % FEW_ROWS_COPY != 0) {
-                rows[r] += many_rows_skipped<T>(now.row<GATE>(p, warp, row) + now.step * many_rows_row_size<T>());
+            if (few_rows_step_size<T>() % FEW_ROWS_COPY != 0) {
+                rows[r] += many_rows_skipped<T>(now.row<GATE>(p, warp, row) + now.step * few_rows_step_size<T>());
             }
         }
         many_rows_multiply<T, NT>(rows, shared + slot * slot_size, lane, sums);

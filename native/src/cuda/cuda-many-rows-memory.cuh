@@ -7,7 +7,6 @@
 
 static constexpr int MANY_ROWS_WARPS       = 16;   // of a thread block at most
 static constexpr int MANY_ROWS_ROWS        = 16;   // matrix rows of a warp; with a gate half of them are the gate's
-static constexpr int MANY_ROWS_STEP        = 256;  // values
 static constexpr int MANY_ROWS_STEPS_MIN   = 4;    // of a thread block: with fewer, sums that are left take longer
 static constexpr int MANY_ROWS_SLOTS_MAX   = 4;    // steps in shared memory
 static constexpr int MANY_ROWS_COUNTERS    = 8192; // as many as thread blocks of a device have warps
@@ -19,25 +18,13 @@ static constexpr int MANY_ROWS_HEADER    = MANY_ROWS_COLUMNS_MAX * 4;
 static constexpr int MANY_ROWS_TILE_SIZE = 8 * 16;
 static constexpr int MANY_ROWS_HALVES    = 32; // of a step
 
-// bytes of 256 values of a matrix row, and of their place in shared memory: an odd multiple of 16, so that rows are in
-// different banks
-template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_row_size() {
-    return MANY_ROWS_STEP / T::N_VALUES * T::SIZE;
-}
-
-template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_place_size() {
-    constexpr int size    = many_rows_row_size<T>();
-    constexpr int skipped = size % 16 == 0 ? 0 : size % 8 == 0 ? 8 : 14;
-    return ((size + skipped + 15) / 16 | 1) * 16;
-}
-
 // bytes of a step: NT tiles of columns, and matrix rows of all warps
 template <int NT> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_columns_size() {
     return NT * MANY_ROWS_HALVES * MANY_ROWS_TILE_SIZE;
 }
 
 template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_slot_size(int n_warps) {
-    return many_rows_columns_size<NT>() + n_warps * MANY_ROWS_ROWS * many_rows_place_size<T>();
+    return many_rows_columns_size<NT>() + n_warps * MANY_ROWS_ROWS * few_rows_place_size<T>();
 }
 
 // bytes of the sums that a warp leaves
@@ -61,7 +48,7 @@ struct many_rows_division {
     size_t shared_size;
 };
 
-// for the steps of each of so many thread blocks
+// what each of the thread blocks that are there at a time has for its steps
 static inline size_t many_rows_shared_size(const few_rows_device & device, int n_resident) {
     static constexpr size_t RESERVED = 1024; // that each block has in addition to its own
     return (device.shared_size + RESERVED) / n_resident - RESERVED - FEW_ROWS_COPY;

@@ -4,6 +4,7 @@
 // From Turing on; on Hopper four warps at a time, which find the columns in shared memory themselves.
 
 #include "cuda-many-rows-memory.cuh"
+#include "cuda-tensor-cores.cuh"
 
 #include <cuda_fp16.h>
 
@@ -98,14 +99,6 @@ static __device__ __forceinline__ void many_rows_multiply_16(const unsigned (&a)
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[2]), "r"(a[3]), "r"(b1));
 #    endif
-}
-
-// four times 8 rows of 16 bytes, of which each lane gives the address of one: a word of each is the lane's
-static __device__ __forceinline__ void many_rows_load_matrices(unsigned (&to)[4], const char * row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"((unsigned) __cvta_generic_to_shared(row))
-                 : "memory");
 }
 
 #endif

@@ -147,8 +147,8 @@ template <class T> static FEW_ROWS_FUNCTION void more_rows_unpack(const char * r
 // activations of each warp's quarter.
 template <class T> struct more_rows_stream {
     static constexpr int NT        = MORE_ROWS_ALL_TILES;
-    static constexpr int ROW_SIZE  = more_rows_row_size<T>();
-    static constexpr int SLOT_SIZE = more_rows_slot_size<T>();
+    static constexpr int ROW_SIZE  = few_rows_step_size<T>();
+    static constexpr int SLOT_SIZE = few_rows_place_size<T>();
     static constexpr int IN_FLIGHT = more_rows_in_flight<T>();
     static constexpr int RING_SIZE = IN_FLIGHT * MORE_ROWS_ROWS * SLOT_SIZE;
     static constexpr int Y_SIZE    = NT * MORE_ROWS_Y_SIZE; // of 32 values

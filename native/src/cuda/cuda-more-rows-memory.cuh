@@ -32,20 +32,9 @@ static FEW_ROWS_FUNCTION int more_rows_place(int row, int t) {
     return row * FEW_ROWS_PART + (t ^ (row >> 1 & 3)) * 16;
 }
 
-// bytes of 256 values of a matrix row, and of their place in shared memory: an odd multiple of 16, for the same reason
-template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_row_size() {
-    return 256 / T::N_VALUES * T::SIZE;
-}
-
-template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_slot_size() {
-    constexpr int size    = more_rows_row_size<T>();
-    constexpr int skipped = size % 16 == 0 ? 0 : size % 8 == 0 ? 8 : 14;
-    return ((size + skipped + 15) / 16 | 1) * 16;
-}
-
 // bytes of 256 values of a team's matrix rows and of its tiles of columns
 template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_step_size() {
-    return MORE_ROWS_ROWS * more_rows_slot_size<T>() + 8 * MORE_ROWS_ALL_TILES * MORE_ROWS_Y_SIZE;
+    return MORE_ROWS_ROWS * few_rows_place_size<T>() + 8 * MORE_ROWS_ALL_TILES * MORE_ROWS_Y_SIZE;
 }
 
 // times 256 values that are in shared memory, the ones in use among them: as many as 64 KiB do for, which GPUs have from

@@ -31,7 +31,7 @@ static __device__ __forceinline__ void put_block(block_q8_1 * quantized, int row
     }
 }
 
-// Puts them where the kernel for so many rows wants them. n_tiles: of all rows, as tensor cores take them; or 0: they are
+// Puts 4 values where the kernel that takes this number of rows wants them. n_tiles: of all rows, as tensor cores take them; or 0: they are
 // few.
 static __device__ __forceinline__ void put(char * quantized, int n_tiles, int row, int place, int n, float4 v) {
     if (n_tiles > MORE_ROWS_ALL_TILES) {
