@@ -10,7 +10,7 @@ import pytest
 from machine import needs_no_gpu
 from pymtp import Model
 from pymtp.engine.session import Chunk, Session
-from random_gguf import write_glm4moe
+from random_gguf import write_glm4moe, write_qwen4exp_picking
 
 pytestmark = pytest.mark.model
 
@@ -66,6 +66,13 @@ def test_a_graph_of_many_cells_lasts_for_many_rows(tmp_path: Path) -> None:
         for position in range(4100, 4700):
             model.session.decode([Chunk([5], position)])
         assert model.session.timing.n_builds == before
+
+
+def test_an_index_sees_as_many_cells_as_attention_does(tmp_path: Path) -> None:
+    """llama.cpp ends the process where they differ."""
+    with Model(write_qwen4exp_picking(tmp_path / "tiny.gguf"), n_ctx=6144, n_threads=1, draft_max=1) as model:
+        for position in range(0, 3075, 1025):
+            model.session.decode([Chunk([5] * 1025, position)])
 
 
 def test_parts_of_prompts_leave_the_graphs_of_rounds_alone(session: Session) -> None:

@@ -90,6 +90,9 @@ static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) 
 // those that heads cannot live in, too
 static std::vector<llama_kv_cache *> mtp_memory_all_caches(llama_memory_i * memory) {
     llama_memory_i * attention = mtp_memory_attention(memory);
+    if (auto * idx = dynamic_cast<llama_memory_hybrid_idx *>(memory); idx && idx->get_mem_idx()) {
+        return { idx->get_mem_attn(), idx->get_mem_idx() };
+    }
     if (auto * both = dynamic_cast<llama_kv_cache_dsa_iswa *>(attention)) {
         return { both->get_dsa()->get_mla(), both->get_dsa()->get_lid(), both->get_swa() };
     }
