@@ -75,6 +75,16 @@ def test_an_index_sees_as_many_cells_as_attention_does(tmp_path: Path) -> None:
             model.session.decode([Chunk([5] * 1025, position)])
 
 
+def test_graphs_of_many_sequences_last_for_as_many_rounds(tmp_path: Path) -> None:
+    n = 16
+    with Model(write_glm4moe(tmp_path / "tiny.gguf"), n_ctx=128, n_threads=1, draft_max=1, n_seq_max=n) as model:
+        model.session.decode([Chunk([5], 0, slot) for slot in range(n)])
+        before = model.session.timing.n_builds
+        for position in range(1, 64):
+            model.session.decode([Chunk([5], position, slot) for slot in range(n)])
+        assert model.session.timing.n_builds == before
+
+
 def test_parts_of_prompts_leave_the_graphs_of_rounds_alone(session: Session) -> None:
     lengths = [1] * (N_SEQ - 1)
     verify(session, lengths)

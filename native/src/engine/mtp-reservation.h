@@ -7,6 +7,8 @@
 // the trunk's batch for that position must still be accepted, and then takes the cell over. The reserved
 // positions of a sequence are always its tail.
 
+#include "llama-cparams.h"
+#include "llama-kv-cells.h"
 #include "mtp-seen.h"
 
 #include <cstdint>
@@ -16,6 +18,10 @@
 // Positions before the window of the trunk's layers that an assistant's layers see: with a window of n, the n + 1 before
 // the one that it drafts at (as in transformers), where the trunk's see n - 1.
 static constexpr uint32_t MTP_ASSISTANT_BEYOND = 2;
+
+// For each sequence, about sixteen rounds of drafts. An H100, 10.7 billion parameters in Q4_K_M, 16 sequences, K = 3: a
+// multiple of 256 cells was another graph in every third round (bench/host.py).
+static constexpr uint32_t MTP_CELLS_AHEAD = 64;
 
 class mtp_reservation {
   public:
@@ -31,15 +37,21 @@ class mtp_reservation {
     // positions before its window that the cache keeps
     uint32_t n_beyond = 0;
 
-    // whether graphs see up to an eighth more cells than are used, so that they last: another number is another graph
+    // whether graphs see more cells than are used, so that they last: another number is another graph
     bool pads_further = false;
 
     // Changes of the cache's cells, reserved or not: lists of cells that were made at another number can be wrong.
     uint64_t n_changes = 1;
 
-    // How many cells a graph sees if n are used: a multiple of pad, which is a power of two.
-    uint32_t padded(uint32_t n, uint32_t pad) const {
-        while (pads_further && 8 * pad < n) {
+    // How many of the cells a graph sees: those up to the last one used, and as many more as give a multiple of pad, a
+    // power of two. Each sequence takes some cells a round: the more there are, the more are seen ahead.
+    uint32_t padded(const llama_kv_cells & cells, uint32_t pad) const {
+        uint32_t n_seqs = 0;
+        for (llama_seq_id seq = 0; pads_further && seq < LLAMA_MAX_SEQ; ++seq) {
+            n_seqs += cells.seq_pos_max(seq) >= 0;
+        }
+        const uint32_t n = cells.used_max_p1();
+        while (pads_further && (8 * pad < n || pad < MTP_CELLS_AHEAD * n_seqs)) {
             pad *= 2;
         }
         return (n + pad - 1) / pad * pad;
