@@ -7,12 +7,11 @@
 
 static constexpr int MANY_ROWS_PACK_THREADS = 1024;
 
-// Puts 4 values of a row of n times 4 where they belong: the place-th 4. factor: what its halves are to be multiplied
-// with; those of norms and gates are no large numbers, and have 1.
-static __device__ __forceinline__ void many_rows_put(char * to, int n_tiles, int row, int place, int n, float4 v,
-                                                     float factor = 1.0f) {
+// Puts 4 values of a row of n times 4 where they belong: the place-th 4. What norms and gates give are no large numbers:
+// their halves are multiplied with 1.
+static __device__ __forceinline__ void many_rows_put(char * to, int n_tiles, int row, int place, int n, float4 v) {
     if (place == 0) {
-        ((float *) to)[row] = factor;
+        ((float *) to)[row] = 1.0f;
     }
     if (place < n) {
         const int half = place / 64 * MANY_ROWS_HALVES + place % 16 * 2; // the first of two
@@ -24,6 +23,22 @@ static __device__ __forceinline__ void many_rows_put(char * to, int n_tiles, int
     }
 }
 
+// Puts 16 values of a row where they belong: 4 from each quarter of 64 of the group-th 16, all times a factor.
+static __device__ __forceinline__ void many_rows_put_group(char * to, int n_tiles, int row, int group,
+                                                           const float4 (&v)[4], float factor) {
+    const int half = group / 16 * MANY_ROWS_HALVES + group % 16 * 2;
+    __half2   first[4];
+    __half2   second[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        first[i]  = __floats2half2_rn(v[i].x * factor, v[i].y * factor);
+        second[i] = __floats2half2_rn(v[i].z * factor, v[i].w * factor);
+    }
+    to += MANY_ROWS_HEADER + ((int64_t) half * n_tiles + row / 8) * MANY_ROWS_TILE_SIZE + row % 8 * 16;
+    *(int4 *) to                                   = *(const int4 *) first;
+    *(int4 *) (to + n_tiles * MANY_ROWS_TILE_SIZE) = *(const int4 *) second;
+}
+
 // A thread block for each row, whose highest value becomes 1. stride: between rows, in values
 static __global__ void __launch_bounds__(MANY_ROWS_PACK_THREADS)
     many_rows_pack(const float * rows, char * to, int n_values, int n_rows, int n_tiles, int64_t stride) {
@@ -31,14 +46,22 @@ static __global__ void __launch_bounds__(MANY_ROWS_PACK_THREADS)
     ggml_cuda_pdl_lc();
     ggml_cuda_pdl_sync();
 
-    const int  row    = blockIdx.x;
-    const auto values = [&](int place) {
-        return row < n_rows ? *(const float4 *) (rows + row * stride + place * 4) : float4{};
+    const int  row  = blockIdx.x;
+    const auto read = [&](int group, float4(&v)[4]) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int place = group / 16 * 64 + i * 16 + group % 16;
+            v[i]            = row < n_rows ? *(const float4 *) (rows + row * stride + place * 4) : float4{};
+        }
     };
-    float highest = 0.0f;
-    for (int place = threadIdx.x; place < n_values / 4; place += MANY_ROWS_PACK_THREADS) {
-        const float4 v = values(place);
-        highest        = fmaxf(fmaxf(highest, fmaxf(fabsf(v.x), fabsf(v.y))), fmaxf(fabsf(v.z), fabsf(v.w)));
+    float4 v[4]    = {};
+    float  highest = 0.0f;
+    for (int group = threadIdx.x; group < n_values / 16; group += MANY_ROWS_PACK_THREADS) {
+        read(group, v);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            highest = fmaxf(fmaxf(highest, fmaxf(fabsf(v[i].x), fabsf(v[i].y))), fmaxf(fabsf(v[i].z), fabsf(v[i].w)));
+        }
     }
     for (int distance = 16; distance > 0; distance /= 2) {
         highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, distance));
@@ -50,10 +73,14 @@ static __global__ void __launch_bounds__(MANY_ROWS_PACK_THREADS)
     for (int i = 0; i < MANY_ROWS_PACK_THREADS / 32; ++i) {
         highest = fmaxf(highest, highest_of[i]);
     }
+    if (threadIdx.x == 0) {
+        ((float *) to)[row] = highest;
+    }
     const float factor = highest > 0.0f ? 1.0f / highest : 0.0f;
-    for (int place = threadIdx.x; place < n_values / 4; place += MANY_ROWS_PACK_THREADS) {
-        const float4 v = values(place);
-        many_rows_put(to, n_tiles, row, place, n_values / 4, { v.x * factor, v.y * factor, v.z * factor, v.w * factor },
-                      highest);
+    for (int group = threadIdx.x; group < n_values / 16; group += MANY_ROWS_PACK_THREADS) {
+        if (n_values / 16 > MANY_ROWS_PACK_THREADS) { // else it has them
+            read(group, v);
+        }
+        many_rows_put_group(to, n_tiles, row, group, v, factor);
     }
 }
