@@ -22,6 +22,8 @@ static constexpr int64_t HEAD_SIZE = 128;
 static constexpr int64_t N_HEAD    = 32;
 static constexpr int64_t N_HEAD_KV = 8;
 
+static constexpr int N_ROWS[] = { 1, 2, 4, 8, 16, 32, 64, 128 };
+
 static constexpr ggml_type TYPES[] = { GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 };
 
 static double measure(ggml_backend_t backend, ggml_type type, int64_t depth, int64_t n_rows, size_t cache_size) {
@@ -66,7 +68,7 @@ int main(int argc, char ** argv) {
         depths = { 1024, 8192, 32768, 131072 };
     }
     std::printf("%-5s %7s", "cache", "depth");
-    for (const int n_rows : { 1, 2, 4, 8, 16 }) {
+    for (const int n_rows : N_ROWS) {
         std::printf("  %2d rows: us GB/s", n_rows);
     }
     std::puts("");
@@ -74,7 +76,7 @@ int main(int argc, char ** argv) {
         for (const int64_t depth : depths) {
             const size_t cache_size = 2 * ggml_row_size(type, HEAD_SIZE) * depth * N_HEAD_KV;
             std::printf("%-5s %7lld", ggml_type_name(type), (long long) depth);
-            for (const int n_rows : { 1, 2, 4, 8, 16 }) {
+            for (const int n_rows : N_ROWS) {
                 const double us = measure(backend.get(), type, depth, n_rows, cache_size);
                 std::printf("  %11.1f %4.0f", us, us > 0.0 ? (double) cache_size / us / 1e3 : 0.0);
             }

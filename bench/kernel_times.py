@@ -18,7 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from pymtp import Chunk, Model
+from pymtp import Chunk, GenerationParams, Model, SamplingParams
 from pymtp.acceptance.forced import Forced
 
 N_PASSES = 20
@@ -39,6 +39,7 @@ def main() -> None:
     overrides = [tuple(override.split("=", 1)) for override in given.override_tensor]
     model = Model(
         given.model,
+        n_seq_max=given.sequences,
         n_ctx=given.depth + 1024,
         type_k=given.cache,
         type_v=given.cache,
@@ -52,12 +53,16 @@ def main() -> None:
         options: dict[str, Any] = {}
         if given.draft_max:
             options["forced"] = Forced.of_length(given.length, given.draft_max)
-        generation = model.generate(prompt, temperature=0, max_tokens=given.predict, ignore_eos=True, **options)
-        next(generation)
-        begin = perf_counter()
-        for _ in generation:
+        batch = model.batch()
+        params = GenerationParams(SamplingParams(temperature=0), max_tokens=given.predict, ignore_eos=True, **options)
+        generations = model.call(lambda: [batch.submit(prompt, params) for _ in range(given.sequences)])
+        pieces = iter(batch)
+        while not all(generation.stats.rounds for generation in generations):
+            next(pieces)
+        n_before, begin = max(generation.stats.rounds for generation in generations), perf_counter()
+        for _ in pieces:
             pass
-        return generation.stats.rounds, perf_counter() - begin
+        return max(generation.stats.rounds for generation in generations) - n_before, perf_counter() - begin
 
     def passes() -> tuple[int, float]:
         """As many passes, and their seconds."""
@@ -98,6 +103,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--length", type=float, default=2.8, help="tokens a round, drawn (default: 2.8)")
     parser.add_argument("-n", "--predict", type=int, default=128, help="tokens of the answer (default: 128)")
     parser.add_argument("-d", "--depth", type=int, default=0, help="tokens of the prompt (default: 64)")
+    parser.add_argument("-np", "--sequences", type=int, default=1, metavar="N", help="texts at a time (default: 1)")
     parser.add_argument("--cache", default="f16", help="type of keys and values (default: f16)")
     parser.add_argument("-ot", "--override-tensor", nargs="+", default=[], metavar="PATTERN=BUFFER")
     parser.add_argument("--rows", type=int, default=0, metavar="N", help="passes of N rows instead of rounds")
