@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import llama_cpp  # noqa: F401  # takes llama.cpp's log, so before pymtp, which takes it over
 
@@ -26,7 +26,8 @@ from pymtp.loading.params import SplitMode
 REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCE = REPOSITORY / "native" / "tests" / "lagging-device.cpp"
 HEADERS = REPOSITORY / "build" / "editable" / "llama.cpp" / "ggml"
-DEVICE = REPOSITORY / "build" / "lagging-device.so"
+BUILD = REPOSITORY / "build"
+DEVICE = (BUILD if os.access(BUILD, os.W_OK) else Path(gettempdir())) / "lagging-device.so"
 SPLIT_FAMILIES = ["plain", "sliding window, 3 heads", "hybrid"]
 """Of which tensors can be split."""
 
