@@ -274,6 +274,24 @@ def test_copies_go_on_beside_what_they_were_copied_of(together: Together, n_roun
             together.begin(rng.randrange(N_SEQ), rng.randint(3, 30))
 
 
+@pytest.mark.parametrize("family", ["hybrid, own cache", "hybrid, an index"])
+def test_a_row_attends_to_no_pool_of_another_sequence(tmp_path: Path, family: str) -> None:
+    """The copy's head has not seen the last position of a pool of four, of which the other sequence has all.
+
+    A row that sees fewer pools than it picks could pick that one, and three of its cells are its own, too.
+    """
+    with open_model(FAMILIES[family](tmp_path / "tiny.gguf")) as model:
+        together = Together(model, random.Random(8), PARAMS)
+        together.begin(0, 15)
+        together.session.copy(0, 1)
+        together.alone[1].restore(together.alone[0].save())
+        together.ends[1], together.texts[1] = 15, list(together.texts[0])
+        together.draft([0, 1], 3)
+        together.verify({1: 0}, feed=False)
+        together.draft([0, 1], 3)
+        together.close()
+
+
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["unified", "streams"])
 def test_a_round_goes_back_whatever_is_decoded_after_it_in_its_batch(model: object, kv_unified: bool) -> None:
     """The round shares no pass with the others: theirs must not take the place that its states are in."""

@@ -187,8 +187,7 @@ class head_index_with_pools : public head_index {
                                           graph.cparams.fused_lid ? GGML_TYPE_F16 : GGML_TYPE_F32)));
 
         ggml_tensor * pooled = build_pooled(stored, pools.cells, n_pooled);
-        return pools.build_picked(ctx0, build_scores(build_queries(), pooled, pools.mask),
-                                  graph.hparams.indexer_top_k / n_pooled);
+        return pools.build_picked(ctx0, build_scores(build_queries(), pooled, pools.mask));
     }
 
   private:

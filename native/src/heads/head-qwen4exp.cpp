@@ -73,8 +73,7 @@ class head_graph_of_qwen4exp : public llama_model_qwen4exp::graph {
             ggml_fill(ctx0, ggml_new_tensor_2d(ctx0, GGML_TYPE_F32, n_head, n_tokens), 1.0f / sqrtf(float(n_key)));
         ggml_tensor * scores = head_index_scores(*this, q, pooled, weights, pools.mask, il);
 
-        const int64_t n_best = std::min<int64_t>(pools.count(), std::max<int64_t>(1, hparams.indexer_top_k / n_pooled));
-        ggml_tensor * picked = pools.build_picked(ctx0, scores, n_best);
+        ggml_tensor * picked = pools.build_picked(ctx0, scores);
         ggml_tensor * hidden = ggml_fill(ctx0, ggml_new_tensor_2d(ctx0, GGML_TYPE_F32, 1, n_tokens), -INFINITY);
         return head_index_mask(ctx0, hidden, picked, kq_mask);
     }
@@ -131,7 +130,7 @@ class head_graph_of_qwen4exp : public llama_model_qwen4exp::graph {
     ggml_tensor * build_pooled(ggml_tensor * stored, const index_pools & pools) {
         const int64_t n_key    = stored->ne[0];
         const int64_t n_pooled = hparams.indexer_kpool;
-        const int64_t n        = pools.count() * stored->ne[2]; // of all streams
+        const int64_t n        = pools.mask->ne[0] * stored->ne[2]; // of all streams
 
         ggml_tensor * members = ggml_get_rows(ctx0, stored, pools.cells);
         members               = ggml_reshape_3d(ctx0, members, n_key, n_pooled, n);
@@ -141,7 +140,7 @@ class head_graph_of_qwen4exp : public llama_model_qwen4exp::graph {
         pooled               = ggml_reshape_3d(ctx0, pooled, n_key, 1, n);
         pooled = build_rotated(build_norm(pooled, layer.index_k_norm, nullptr, LLM_NORM_RMS, il), pools.pos);
         cb(pooled, "mtp_indexer_pooled", il);
-        return ggml_reshape_4d(ctx0, pooled, n_key, 1, pools.count(), stored->ne[2]);
+        return ggml_reshape_4d(ctx0, pooled, n_key, 1, pools.mask->ne[0], stored->ne[2]);
     }
 
     ggml_tensor * build_rotated(ggml_tensor * cur, ggml_tensor * pos) {

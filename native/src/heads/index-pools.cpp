@@ -17,11 +17,15 @@ static const llama_kv_cache_context * cache_of_index(const llama_memory_context_
     return idx ? idx->get_idx() : nullptr;
 }
 
-// At most: the cells of a stream make up so many, and sequences that share cells may differ within a pool.
-static int64_t count_pools(const llama_kv_cache_context & mctx, int64_t n_rows, int64_t n_pooled) {
+// What the mask has for empty pools: no score is as low, and halves can hold it.
+static constexpr float EMPTY = -60000.0f;
+
+// At most: the cells of a stream make up so many, sequences that share cells may differ within a pool, and n_best are
+// empty.
+static int64_t count_pools(const llama_kv_cache_context & mctx, int64_t n_rows, int64_t n_pooled, int64_t n_best) {
     const auto &  cache  = mctx.get_cache();
     const int64_t n_seqs = cache.get_n_stream() > 1 ? 1 : cache.get_n_seq_max();
-    return GGML_PAD(mctx.get_n_kv() / n_pooled + std::min(n_rows, n_seqs), 64);
+    return GGML_PAD(mctx.get_n_kv() / n_pooled + std::min(n_rows, n_seqs) + n_best, 64);
 }
 
 template <typename T> static void send(ggml_tensor * tensor, const std::vector<T> & data) {
@@ -30,8 +34,9 @@ template <typename T> static void send(ggml_tensor * tensor, const std::vector<T
 
 index_pools::index_pools(const llm_graph_context & graph, const llama_kv_cache_context * mctx, int64_t n_pooled,
                          int64_t n_stream, ggml_type type) :
-    mctx(mctx), n_pooled(n_pooled), n_stream(n_stream), n_rows(graph.n_tokens / n_stream),
-    n_pools(count_pools(*mctx, n_rows, n_pooled)) {
+    mctx(mctx), n_pooled(n_pooled), n_stream(n_stream),
+    n_best(std::max<int64_t>(1, graph.hparams.indexer_top_k / n_pooled)), n_rows(graph.n_tokens / n_stream),
+    n_pools(count_pools(*mctx, n_rows, n_pooled, n_best)) {
     const auto new_input = [&](ggml_type type, std::array<int64_t, 4> shape, const char * name) {
         ggml_tensor * tensor = ggml_new_tensor(graph.ctx0, type, shape.size(), shape.data());
         ggml_set_input(tensor);
@@ -49,10 +54,10 @@ bool index_pools::can_reuse(const llm_graph_params & params) {
     mctx = cache_of_index(params.mctx);
     return mctx && params.ubatch.n_tokens == n_rows * n_stream &&
            n_stream == (params.cparams.kv_unified ? 1 : params.ubatch.n_seqs_unq) &&
-           count_pools(*mctx, n_rows, n_pooled) == n_pools;
+           count_pools(*mctx, n_rows, n_pooled, n_best) == n_pools;
 }
 
-ggml_tensor * index_pools::build_picked(ggml_context * ctx0, ggml_tensor * scores, int64_t n_best) const {
+ggml_tensor * index_pools::build_picked(ggml_context * ctx0, ggml_tensor * scores) const {
     ggml_tensor * best   = ggml_cont(ctx0, ggml_top_k(ctx0, scores, n_best));
     ggml_tensor * picked = ggml_get_rows(ctx0, ggml_reshape_3d(ctx0, cells, n_pooled, n_pools, n_stream),
                                          ggml_reshape_2d(ctx0, best, n_best * n_rows, n_stream));
@@ -141,7 +146,7 @@ void index_pools::find_pools(sequence & of, const mtp_seen * seen, int64_t last,
             continue;
         }
         const auto [found, is_new] = pool_of.try_emplace(cell, pool_of.size());
-        GGML_ASSERT(found->second < n_pools);
+        GGML_ASSERT(found->second < n_pools - n_best);
         if (is_new) {
             std::copy(members.begin(), members.end(), into + found->second * n_pooled);
         }
@@ -220,6 +225,7 @@ void index_pools::set_input(const llama_ubatch * ubatch) {
         for (int64_t i = s * n_rows; i < (s + 1) * n_rows; ++i) {
             const auto &  of    = seqs.at(ubatch->seq_id[i][0]);
             const int64_t place = places[i - s * n_rows];
+            std::fill_n(&mask_data[(i + 1) * n_pools - n_best], n_best, EMPTY);
             for (const auto & [end, pool] : of.pools) {
                 mask_data[i * n_pools + pool] = end <= place ? 0.0f : -INFINITY;
             }

@@ -28,13 +28,15 @@ class index_pools : public llm_graph_input_i {
 
     // The cells that rows attend to: the best pools by their scores, [n_pools, n_rows, 1, n_stream], and what fills no pool.
     // I32 [n_best * n_pooled + n_pooled - 1, n_rows, 1, n_stream]; some may come twice
-    ggml_tensor * build_picked(ggml_context * ctx0, ggml_tensor * scores, int64_t n_best) const;
+    ggml_tensor * build_picked(ggml_context * ctx0, ggml_tensor * scores) const;
 
-    int64_t count() const { return n_pools; } // of a stream
+    ggml_tensor * cells; // I32 [n_pooled * n_pools, n_stream]
+    ggml_tensor * pos;   // I32 [4 * n_stream * n_pools] for M-RoPE: of the first position of each
 
-    ggml_tensor * cells;                      // I32 [n_pooled * n_pools, n_stream]
-    ggml_tensor * pos;                        // I32 [4 * n_stream * n_pools] for M-RoPE: of the first position of each
-    ggml_tensor * mask; // F32 or F16 [n_pools, n_rows, 1, n_stream] 0 for pools up to a row, else -inf
+    // F32 or F16 [n_pools, n_rows, 1, n_stream]: 0 for pools up to a row, else -inf, but for n_best empty ones at the
+    // end, which come next: a row that sees fewer pools than it picks must not pick those of other sequences, as it may
+    // share some of their cells.
+    ggml_tensor * mask;
 
   private:
     struct sequence {
@@ -51,8 +53,9 @@ class index_pools : public llm_graph_input_i {
 
     const int64_t n_pooled;
     const int64_t n_stream;
+    const int64_t n_best;  // pools that a row picks
     const int64_t n_rows;  // of a stream
-    const int64_t n_pools; // of a stream
+    const int64_t n_pools; // of a stream, the empty ones as well
 
     ggml_tensor * tail;    // F32 [n_pooled - 1, n_rows * n_stream] cells of the latest positions; else 0
     ggml_tensor * no_tail; // F32 [n_pooled - 1, n_rows * n_stream] 1 where the tail has no position, else 0
