@@ -101,6 +101,13 @@ def test_a_grammar_is_what_llama_cpps_own_test_expects(case: SchemaCase) -> None
         ({"allOf": [{"properties": {"a": {}}}] * 2}, "a second property a in the allOf of root;"),
         ({"allOf": [{"properties": {}, "additionalProperties": {"type": "null"}}, {}]}, "additionalProperties in the"),
         ({"allOf": [{"enum": [1]}, {}]}, "enum in the allOf of root;"),
+        (
+            {
+                "allOf": [{"$ref": "#/$defs/a"}, {"properties": {"b": {}}}],
+                "$defs": {"a": {"properties": {}, "additionalProperties": False}},
+            },
+            "additionalProperties beside the properties of other parts at #/allOf/0;",
+        ),
     ],
 )
 def test_what_a_grammar_would_ignore_is_refused_with_its_place(schema: Any, what: str) -> None:

@@ -174,7 +174,24 @@ def ignored_of(root: Any, name: str) -> list[str]:
                 ahead.append((_target(root, reference), reference))
         else:
             ahead += reversed(_inside(schema, path, ignored))
+            ignored += _closed_parts(root, schema.get("allOf"), f"{path}/allOf")
     return ignored
+
+
+def _closed_parts(root: Any, parts: Any, path: str) -> list[str]:
+    """The parts of an allOf that allow no properties but their own, where other parts have some: all are taken."""
+    if not isinstance(parts, list):
+        return []
+    found = [
+        _target(root, str(part["$ref"])) if isinstance(part, Mapping) and "$ref" in part else part for part in parts
+    ]
+    properties = [part.get("properties") if isinstance(part, Mapping) else None for part in found]
+    names = [set(own) if isinstance(own, Mapping) else set() for own in properties]
+    return [
+        f"additionalProperties beside the properties of other parts at {path}/{i}"
+        for i, part in enumerate(found)
+        if isinstance(part, Mapping) and part.get("additionalProperties") is False and set().union(*names) - names[i]
+    ]
 
 
 def _inside(schema: Mapping[str, Any], path: str, ignored: list[str]) -> list[_Place]:
