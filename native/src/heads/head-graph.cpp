@@ -1,42 +1,35 @@
 #include "head-graph.h"
 
-#include "llama-model-loader.h"
-
 #include <algorithm>
-#include <array>
-#include <string>
+#include <cstring>
 
-int head_tensor_flags(const llama_model_loader & ml, int n_layer) {
-    const std::string probe = "blk." + std::to_string(n_layer) + ".nextn.eh_proj.weight";
-    return ml.load_mtp && ml.get_weight(probe.c_str()) ? 0 : llama_model_loader::TENSOR_SKIP;
+// The trunk's rows are cropped where they meet the output matrix, not in its last layer.
+bool head_needs_all_rows(const llm_graph_context & graph) {
+    const auto & cparams  = graph.cparams;
+    const bool   is_trunk = !graph.res->part && cparams.ctx_type != LLAMA_CONTEXT_TYPE_MTP;
+    return is_trunk && head_is_added(graph.hparams, graph.arch) && cparams.embeddings_nextn &&
+           !cparams.embeddings_nextn_masked;
 }
 
-void head_windows_load(llama_model_loader & ml, llama_hparams & hparams) {
-    if (hparams.n_layer_nextn == 0) {
-        return;
+ggml_tensor * head_states(const llm_graph_context & graph, const ggml_tensor * weight, ggml_tensor * cur) {
+    if (!head_needs_all_rows(graph) ||
+        (strcmp(weight->name, "output.weight") != 0 && strcmp(weight->name, "token_embd.weight") != 0)) {
+        return cur;
     }
-    std::array<uint32_t, LLAMA_MAX_LAYERS> given;
-    given.fill(UINT32_MAX);
-    if (ml.get_arr(LLM_KV_ATTENTION_SLIDING_WINDOW_PATTERN, given, false) && given[hparams.n_layer()] != UINT32_MAX) {
-        return;
-    }
-    for (uint32_t i = 0; i < hparams.n_layer_nextn; ++i) {
-        hparams.is_swa_impl[hparams.n_layer() + i] = hparams.is_swa_impl[i];
-    }
+    graph.cb(cur, "h_nextn", -1);
+    graph.res->t_h_nextn = cur; // also where the architecture has handed out others
+
+    auto   inp = std::make_unique<llm_graph_input_out_ids>(graph.hparams, graph.cparams, graph.n_outputs);
+    auto * ids = inp->out_ids = ggml_new_tensor_1d(graph.ctx0, GGML_TYPE_I32, graph.n_outputs);
+    ggml_set_input(ids);
+    ggml_set_name(ids, "out_ids");
+    graph.res->add_input(std::move(inp));
+    return ggml_get_rows(graph.ctx0, cur, ids);
 }
 
 std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, const llm_graph_params & params) {
     if (params.gtype == LLM_GRAPH_TYPE_DECODER_MTP) {
-        if (model.hparams.mtp_generic) {
-            return head_graph_block(model, params);
-        }
-        switch (model.arch) {
-            case LLM_ARCH_BAILINGMOE2:
-            case LLM_ARCH_ERNIE4_5_MOE:
-            case LLM_ARCH_EXAONE4:
-            case LLM_ARCH_EXAONE_MOE:
-            case LLM_ARCH_GLM4:
-                return head_graph_block(model, params);
+        switch (model.hparams.mtp_generic ? LLM_ARCH_UNKNOWN : model.arch) {
             case LLM_ARCH_DOTS3NOTE:
                 return head_graph_dots3note(model, params);
             case LLM_ARCH_GLM5_NEXT:
@@ -44,7 +37,9 @@ std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, c
             case LLM_ARCH_QWEN4EXP:
                 return head_graph_qwen4exp(model, params);
             default:
-                break;
+                if (head_is_added(model.hparams, model.arch)) {
+                    return head_graph_block(model, params);
+                }
         }
     }
     return model.build_arch_graph(params);
@@ -55,14 +50,6 @@ head_graph::head_graph(const llama_model & model, const llm_graph_params & param
     layer(model.layers[il]) {
     GGML_ASSERT(cparams.nextn_layer_offset >= 0 && cparams.nextn_layer_offset < (int) hparams.n_layer_nextn);
     GGML_ASSERT(layer.nextn.eh_proj && layer.nextn.enorm && layer.nextn.hnorm);
-}
-
-ggml_tensor * head_states(const llm_graph_context & graph, ggml_tensor * cur, ggml_tensor * inp_out_ids) {
-    if (graph.cparams.embeddings_nextn) {
-        graph.cb(cur, "h_nextn", -1);
-        graph.res->t_h_nextn = cur;
-    }
-    return graph.crop_after_nextn(inp_out_ids) ? ggml_get_rows(graph.ctx0, cur, inp_out_ids) : cur;
 }
 
 head_rows head_rows_build(const llm_graph_context & graph, const llama_model & model, const llama_layer & layer,

@@ -11,38 +11,29 @@
 
 struct llama_model_loader;
 
-// Flags for the tensors of a model's heads, which begin at layer n_layer: none, or to skip them, if the caller does not
-// want them or the file has none.
-int head_tensor_flags(const llama_model_loader & ml, int n_layer);
-
-// Heads attend as the trunk's first layers do, with a window or without, unless the metadata says so for each of them.
-void head_windows_load(llama_model_loader & ml, llama_hparams & hparams);
-
-// A head of pymtp's own form, see head-generic.cpp: finds it in a file, gives its layer the trunk's attention, and hides the
-// layer from the architecture's own code meanwhile.
+// A head of pymtp's own form, see head-generic.cpp: finds it in a file, and hides its layer from the architecture's own code
+// until its hyperparameters are loaded.
 void head_generic_find(const llama_model_loader & ml, llama_hparams & hparams);
 void head_generic_load_hparams(llama_hparams & hparams);
 
-struct head_generic_hidden {
-    explicit head_generic_hidden(llama_hparams & hparams);
-    ~head_generic_hidden();
+// Whether llama.cpp's own code skips the heads of an architecture, or does not see them: they are loaded and run here.
+bool head_is_added(const llama_hparams & hparams, llm_arch arch);
 
-    llama_hparams & hparams;
-};
+// What follows an architecture's own hyperparameters: whether heads have a window.
+void head_load_hparams(llama_model_loader & ml, llm_arch arch, llama_hparams & hparams);
 
-// Whether a graph must not crop the rows of the trunk, whose hidden states such a head reads.
-bool head_generic_needs_all_rows(const llm_graph_context & graph);
+// Calls the architecture's own load_arch_tensors(), and loads what that does not see.
+void head_load_tensors(llama_model_loader & ml, llama_model_base & model);
+
+// Whether a graph must not crop the rows of the trunk, whose hidden states an added head reads.
+bool head_needs_all_rows(const llm_graph_context & graph);
 
 // Of rows that are about to meet the output matrix those that logits are wanted of; all of them are handed out, as the
-// hidden states that such a head reads. cur, [n_embd, n_tokens], before other products and for other heads.
-ggml_tensor * head_generic_states(const llm_graph_context & graph, const ggml_tensor * weight, ggml_tensor * cur);
+// hidden states that an added head reads. cur, [n_embd, n_tokens], before other products and for other heads.
+ggml_tensor * head_states(const llm_graph_context & graph, const ggml_tensor * weight, ggml_tensor * cur);
 
 // A head's graph if that is asked for and is one of these, else the architecture's own.
 std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, const llm_graph_params & params);
-
-// The trunk's hidden states, which heads read, are handed out if they are asked for: cur, [n_embd, n_tokens]. Returns the rows
-// of them that logits are wanted of.
-ggml_tensor * head_states(const llm_graph_context & graph, ggml_tensor * cur, ggml_tensor * inp_out_ids);
 
 // What a head reads of each row: the embedding of its token, [n_embd, n_tokens], and a hidden state, [n_embd_out,
 // n_tokens].
