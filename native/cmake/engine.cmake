@@ -56,6 +56,7 @@ if(TARGET ggml-rpc)
     target_sources(ggml-rpc PRIVATE ${native_rpc_sources})
     target_include_directories(ggml-rpc PRIVATE ${native}/src/rpc ${native}/src/cuda ${native_generated})
 endif()
+target_include_directories(ggml-base PRIVATE ${native}/src/engine)
 target_sources(llama PRIVATE ${native_sources})
 target_include_directories(llama PRIVATE ${native_folders} ${native}/src/cpu ${native}/src/rpc ${native}/include ${llama_cpp_tree}/src)
 # merged by folders, and the largest by halves, so that an edit costs some seconds
