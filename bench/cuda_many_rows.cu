@@ -189,7 +189,7 @@ static few_rows_product describe(const activations & x, const char * matrix, con
 }
 
 template <class T> static void compare(const char * name, int scale_0, int scale_1, int size) {
-    for (const int n_values : { 4096, 12288, 2304 }) {
+    for (const int n_values : { 4096, 12288, 2304, 18432 }) {
         const int     n_out    = 333;
         const int64_t row_size = (int64_t) n_values / T::N_VALUES * T::SIZE;
         const int64_t n_bytes  = row_size * n_out;
