@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+from pymtp.gguf.types import WRITABLE_TYPES
 from pymtp.loading.params import LoadMode, Numa, SplitMode
 from pymtp.sampling.params import SAMPLERS, SamplingParams
 from pymtp.server.settings import ServerSettings
@@ -24,11 +25,6 @@ from .server_flags import KEPT, ORIGINS, SERVER, SLOTS
 FORMATS = ("none", "md", "csv", "json", "jsonl", "sql")
 ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise", "relaxed")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-TYPES = (
-    *("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs"),
-    *("q3_k", "q2_k", "mxfp4"),
-)
-"""The types of pymtp.heads.rows, which takes longer to import than a help text may; a test compares them."""
 
 _DRAFTS = ("auto", "mtp", "lookup", "none")
 _DRAFT_TYPES = ("f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs")
@@ -177,12 +173,12 @@ TABLE: dict[str, list[Flag]] = {
         _flag("force", "--force", help="Replace FILE if there is one.", on=_HEADS),
     ],
     "Types": [
-        _flag("type", "--type TYPE", OneOf(TYPES),
-              f"Type of the heads' matrices, one of {', '.join(TYPES)}.", on="quantize convert"),
-        _train("type", "--type TYPE", OneOf(TYPES), "Type of the head's matrices.", default="q8_0"),
-        _flag("output_type", "--output-tensor-type TYPE", OneOf(TYPES),
+        _flag("type", "--type TYPE", OneOf(WRITABLE_TYPES),
+              f"Type of the heads' matrices, one of {', '.join(WRITABLE_TYPES)}.", on="quantize convert"),
+        _train("type", "--type TYPE", OneOf(WRITABLE_TYPES), "Type of the head's matrices.", default="q8_0"),
+        _flag("output_type", "--output-tensor-type TYPE", OneOf(WRITABLE_TYPES),
               "Type of the heads' own output matrices.  [default: that of --type]", on="quantize convert"),
-        _flag("experts_type", "--experts-type TYPE", OneOf(TYPES),
+        _flag("experts_type", "--experts-type TYPE", OneOf(WRITABLE_TYPES),
               "Type of routed experts.  [default: that of --type]", on="quantize convert"),
         _flag("tensor_type", "--tensor-type PATTERN=TYPE", parsers.pair("=", "PATTERN=TYPE"),
               "Type of tensors whose names match PATTERN; may be repeated, the first match counts.",

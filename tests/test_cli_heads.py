@@ -13,10 +13,8 @@ from typing import Any
 import pymtp_cli.heads
 import pytest
 from pymtp_cli.app import app
-from pymtp_cli.table import TYPES
 from typer.testing import CliRunner
 
-from pymtp.heads import rows
 from test_heads import tensors
 from test_heads_convert import Case
 
@@ -42,10 +40,6 @@ def refused(code: int, *arguments: object) -> str:
 @pytest.fixture
 def glm(tmp_path: Path) -> Case:
     return Case(tmp_path)
-
-
-def test_the_types_are_those_that_can_be_written() -> None:
-    assert rows.TYPES == TYPES
 
 
 def test_the_heads_of_the_embedded_model_are_listed(embedded_model: Path) -> None:

@@ -205,7 +205,7 @@ def test_a_model_that_declares_heads_and_lost_them_gets_them_back(glm: Case) -> 
 
 
 def test_large_tensors_are_read_in_pieces(glm: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pymtp.heads.spans.PIECE_BYTES", 7 * 4 * N_EMBD)
+    monkeypatch.setattr("pymtp.heads.checkpoint.PIECE_BYTES", 7 * 4 * N_EMBD)
     assert tensors(convert_heads(glm.write(), glm.trunk)) == tensors(glm.heads)
 
 

@@ -7,7 +7,7 @@ file fit a model.
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -169,10 +169,15 @@ class ModelFile:
         """The value of a key, of `layer` where it differs by layer; `default` if it is missing or no integer."""
         value: object = self.value(key)
         if layer is not None and isinstance(value, ArrayLength):
-            if key not in self._by_layer:
-                self._by_layer[key] = read_array(self.path, value, MAX_LAYERS)
-            value = dict(enumerate(self._by_layer[key])).get(layer)
+            value = dict(enumerate(self.by_layer(key))).get(layer)
         return value if isinstance(value, int) else default
+
+    def by_layer(self, key: str) -> list[int | float | str]:
+        """The values of a key that has one for each layer, given without the architecture's prefix; else []."""
+        value = self.value(key)
+        if key not in self._by_layer:
+            self._by_layer[key] = read_array(self.path, value, MAX_LAYERS) if isinstance(value, ArrayLength) else []
+        return self._by_layer[key]
 
     def below(self, prefix: str) -> dict[str, Value]:
         """The values of all keys that begin with `prefix`, by the rest of the key; without arrays."""
@@ -198,9 +203,8 @@ class ModelFile:
 
     def _numbers(self, key: str) -> list[int]:
         """The integers of a key, given without the architecture's prefix: one, or one for each layer."""
-        value = self.value(key)
-        found = read_array(self.path, value, MAX_LAYERS) if isinstance(value, ArrayLength) else [value]
-        return [each for each in found if isinstance(each, int)]
+        values: Sequence[object] = self.by_layer(key) or [self.value(key)]
+        return [each for each in values if isinstance(each, int)]
 
     def _damaged(self, problem: str) -> NoReturn:
         raise ModelError(f"{self.path} has damaged metadata ({problem}); convert or download it again")

@@ -44,7 +44,7 @@ def mismatch(model: ModelFile, heads: ModelFile) -> str | None:
         return f"{heads.path} holds no usable MTP heads"
     if len(heads.shards) > 1:
         return f"{heads.path} is one of several parts, but heads must be in one file"
-    difference = _difference(model, heads) or _other_trunk(model, heads)
+    difference = _difference(model, heads)
     return f"{heads.path} does not hold the heads of {model.path} ({difference})" if difference else None
 
 
@@ -71,13 +71,9 @@ def _difference(model: ModelFile, heads: ModelFile) -> str | None:
             return f"it holds {name}, which the model does not have"
         if tensor.shape != model.tensors[name].shape:
             return f"{name} has another shape"
+    if heads.is_trained and heads.text(TRAINED_FOR) != model.trunk_id:
+        return "it was trained for another model of this shape: train it further, heads train --init"
     return None
-
-
-def _other_trunk(model: ModelFile, heads: ModelFile) -> str | None:
-    if not heads.is_trained or heads.text(TRAINED_FOR) == model.trunk_id:
-        return None
-    return "it was trained for another model of this shape: train it further, heads train --init"
 
 
 def _problem_of_trimmed(heads: ModelFile, n_draft: int) -> str | None:

@@ -31,6 +31,12 @@ TENSOR_TYPES = {
     for number, name, n_bytes in map(str.split, kinds.split(","))
 }
 
+WRITABLE_TYPES = (
+    *("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs"),
+    *("q3_k", "q2_k", "mxfp4"),
+)
+"""Names of the types that weights can be converted to, as flags have them."""
+
 _FILE_TYPES = (
     "F32 F16 Q4_0 Q4_1 _ _ _ Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K "
     "IQ2_XXS IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M IQ4_XS IQ1_M BF16 _ _ _ "

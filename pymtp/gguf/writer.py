@@ -28,18 +28,17 @@ OnWrite = Callable[[int, int], object]
 
 
 class Metadata:
-    """Pairs of keys and values as bytes, in the order in which they are written: those of a file, and changes."""
+    """Pairs of keys and values as bytes, in the order in which they are written: those of a file, and changes.
+
+    What says that a file is one of several is left out.
+    """
 
     def __init__(self, shard: Shard) -> None:
         self._values = dict(shard.header.metadata)
         with shard.path.open("rb") as file:
             header = file.read(shard.header.size_bytes)
-        self.pairs = {key: header[start:end] for key, (start, end) in shard.header.spans.items()}
-
-    def length(self, key: str) -> int | None:
-        """The length of an array; None for other values."""
-        value = self._values.get(key)
-        return value.length if isinstance(value, ArrayLength) else None
+        spans = {key: span for key, span in shard.header.spans.items() if not key.startswith("split.")}
+        self.pairs = {key: header[start:end] for key, (start, end) in spans.items()}
 
     def take(self, key: str, other: "Metadata") -> None:
         """Have the pair `key` of `other`, in the place of one's own if there is one."""
@@ -59,10 +58,6 @@ class Metadata:
         assert isinstance(array, ArrayLength)
         more = b"".join(SCALARS[array.type_id].pack(value) for value in values)
         self.pairs[key] = pair[:start] + struct.pack("<Q", array.length + len(values)) + pair[start + 8 :] + more
-
-    def drop(self, prefix: str) -> None:
-        """Leave out the keys that begin with `prefix`."""
-        self.pairs = {key: pair for key, pair in self.pairs.items() if not key.startswith(prefix)}
 
     def header(self, tensors: "Sequence[Tensor]") -> tuple[bytes, int]:
         """What comes before the data of `tensors`, and the bytes of the whole file."""

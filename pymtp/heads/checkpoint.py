@@ -1,4 +1,4 @@
-"""A checkpoint of Hugging Face: config.json, and tensors in safetensors files.
+"""A checkpoint of Hugging Face: config.json, and tensors in safetensors files; and tensors of a head as rows of these.
 
 Reads the headers of the files that are asked for, and of tensors some rows at a time, as numbers of 32 bits. Files that
 hold nothing that is asked for need not be there. Knows no model.
@@ -7,13 +7,15 @@ hold nothing that is asked for need not be there. Knows no model.
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pymtp.errors import ModelError
+from pymtp.gguf.writer import PIECE_BYTES
+from pymtp.heads.rows import rows_per_piece
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,11 +75,79 @@ class CheckpointTensor:
         return np.repeat(of_rows, width, axis=1)[:, : self.shape[-1]]
 
 
-class _Listed(NamedTuple):
-    path: Path
-    dtype: str
+@dataclass(frozen=True)
+class Span:
+    """Some rows of a tensor of the checkpoint, as they are or with rows and columns exchanged.
+
+    `stride`: from one of the rows to the next.
+    """
+
+    source: CheckpointTensor
+    first: int
+    n_rows: int
+    is_transposed: bool = False
+    stride: int = 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of a row, and rows, as they are written."""
+        n_columns = self.source.shape[-1]
+        return (self.n_rows, n_columns) if self.is_transposed else (n_columns, self.n_rows)
+
+    def pieces(self) -> "Iterator[Rows]":
+        import numpy as np
+
+        if self.is_transposed:
+            yield np.ascontiguousarray(self.source.rows(self.first, self.n_rows).T)
+            return
+        step = max(1, rows_per_piece(self.source.shape[-1], PIECE_BYTES) // self.stride)
+        for done in range(0, self.n_rows, step):
+            n = min(step, self.n_rows - done)
+            rows = self.source.rows(self.first + done * self.stride, (n - 1) * self.stride + 1)
+            yield np.ascontiguousarray(rows[:: self.stride])
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Rows of two tensors of one shape, side by side."""
+
+    left: Span
+    right: Span
+
+    @property
+    def source(self) -> CheckpointTensor:
+        """The one whose type counts."""
+        return self.left.source
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of a row, and rows, as they are written."""
+        n_columns, n_rows = self.left.shape
+        return 2 * n_columns, n_rows
+
+    def pieces(self) -> "Iterator[Rows]":
+        import numpy as np
+
+        for left, right in zip(self.left.pieces(), self.right.pieces(), strict=True):
+            yield np.concatenate([left, right], axis=1)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A tensor of a head, made of spans that follow each other. `addend`: to each of its numbers."""
+
+    spans: Sequence[Span | Beside]
     shape: tuple[int, ...]
-    offset: int
+    addend: float = 0.0
+
+    def pieces(self) -> "Iterator[Rows]":
+        for span in self.spans:
+            for rows in span.pieces():
+                yield rows + self.addend if self.addend else rows
+
+
+def whole(tensor: CheckpointTensor) -> Span:
+    return Span(tensor, 0, tensor.n_rows)
 
 
 class Checkpoint:
@@ -88,7 +158,7 @@ class Checkpoint:
         if not folder.is_dir():
             raise ModelError(f"{folder}: no such directory; name the folder of a checkpoint, with its config.json")
         self.config: Mapping[str, Any] = self._json("config.json")
-        self._files: dict[Path, dict[str, _Listed]] = {}
+        self._files: dict[Path, dict[str, CheckpointTensor]] = {}
 
     @cached_property
     def names(self) -> Mapping[str, str]:
@@ -107,28 +177,26 @@ class Checkpoint:
             raise ModelError(f"{listed.path}: {name} is of the type {listed.dtype}; get the checkpoint in BF16")
         if 0 in (listed.shape or (0,)):
             raise ModelError(f"{listed.path}: {name} has the shape {list(listed.shape)}; get the checkpoint again")
-        if listed.dtype == "F8_E4M3":
-            return self._with_scale(name, listed)
-        return CheckpointTensor(name, *listed)
+        return self._with_scale(name, listed) if listed.dtype == "F8_E4M3" else listed
 
-    def _with_scale(self, name: str, listed: _Listed) -> CheckpointTensor:
+    def _with_scale(self, name: str, listed: CheckpointTensor) -> CheckpointTensor:
         quantization = self.config.get("quantization_config")
         block = quantization.get("weight_block_size") if isinstance(quantization, dict) else None
         scale = self._one(name + _SCALE) if name + _SCALE in self.names else None
         if scale and scale.dtype == "F32" and len(listed.shape) == 2 and _is_block(block):
             height, width = block
             if scale.shape == (-(-listed.shape[0] // height), -(-listed.shape[1] // width)):
-                return CheckpointTensor(name, *listed, CheckpointTensor(name + _SCALE, *scale), (height, width))
+                return replace(listed, scale=scale, block=(height, width))
         raise ModelError(f"{listed.path}: {name} is FP8 without scales of a known kind; get the checkpoint in BF16")
 
-    def _one(self, name: str) -> _Listed:
+    def _one(self, name: str) -> CheckpointTensor:
         path = self.folder / self.names[name]
         found = self._listed(path).get(name)
         if found is None:
             raise ModelError(f"{path} does not hold {name}, although {INDEX} says so; get both again")
         return found
 
-    def _listed(self, path: Path) -> dict[str, _Listed]:
+    def _listed(self, path: Path) -> dict[str, CheckpointTensor]:
         if path not in self._files:
             try:
                 self._files[path] = dict(_read_header(path))
@@ -154,7 +222,7 @@ class Checkpoint:
         return content
 
 
-def _read_header(path: Path) -> Iterator[tuple[str, _Listed]]:
+def _read_header(path: Path) -> Iterator[tuple[str, CheckpointTensor]]:
     with path.open("rb") as file:
         size_bytes = path.stat().st_size
         (length,) = struct.unpack("<Q", file.read(8))
@@ -173,7 +241,7 @@ def _read_header(path: Path) -> Iterator[tuple[str, _Listed]]:
         n_bytes = _DTYPE_BYTES.get(entry["dtype"])
         if n_bytes is not None and end - begin != n_bytes * math.prod(shape):
             raise ValueError(f"{name} has another size than its shape")
-        yield name, _Listed(path, entry["dtype"], shape, start + begin)
+        yield name, CheckpointTensor(name, path, entry["dtype"], shape, start + begin)
 
 
 def _is_block(block: Any) -> TypeGuard[list[int]]:

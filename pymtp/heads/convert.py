@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from pymtp.errors import ModelError, UnsupportedModel
-from pymtp.gguf.header import ArrayLength, TensorInfo, read_array
-from pymtp.gguf.limits import MAX_LAYERS
+from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import ModelFile, tensors_by_layer
 from pymtp.gguf.writer import Metadata, OnWrite, Piece, Tensor, write_gguf
-from pymtp.heads.checkpoint import Checkpoint, CheckpointTensor
+from pymtp.heads.checkpoint import Beside, Checkpoint, CheckpointTensor, Made, Span, whole
 from pymtp.heads.files import check_target, default_target, shared_tensors
 from pymtp.heads.names import ARCHITECTURES, EXPERT, FUSED_EXPERTS, INDEX_QK, JOINED, KV_B, NAMES, Names, place
 from pymtp.heads.quantize import HeadTypes, is_kept
 from pymtp.heads.rows import BF16, F16, F32, convert, fitting_type, type_id
-from pymtp.heads.spans import Beside, Made, Span, whole
 
 _REQUIRED = ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight")
 _UNUSED = ("_scale_inv", "rotary_emb.inv_freq", "hyper_connection_mixer.block_inject_weight.weight")
@@ -75,7 +73,6 @@ def convert_heads(
         for part, each in head.made.items()
     ]
     metadata = Metadata(model.shards[0])
-    metadata.drop("split.")
     metadata.set_number(f"{model.architecture}.block_count", model.n_layer + len(made))
     metadata.set_number(f"{model.architecture}.nextn_predict_layers", len(made))
     for key in made[0].by_layer:
@@ -140,7 +137,7 @@ class _Fit:
         """
         layers, known = self._layers, set(self._names.parts.values())
         if self._names.windows != "none":
-            windows = self._array(_WINDOWS)
+            windows = self._model.by_layer(_WINDOWS)
             if len(windows) < self._model.n_layer:
                 self._refuse(f"the GGUF has no {_WINDOWS}")
             layers = {i: layer for i, layer in layers.items() if windows[i] == self._is_windowed(head)}
@@ -157,7 +154,7 @@ class _Fit:
         if self._names.windows == "all":
             return True
         if self._names.windows == "as first":
-            return bool(self._array(_WINDOWS)[head])
+            return bool(self._model.by_layer(_WINDOWS)[head])
         types, at = self._config.get("layer_types"), self._model.n_layer + head
         if not isinstance(types, list) or len(types) <= at:
             self._refuse(f"its layer_types do not say how head {head} attends")
@@ -166,7 +163,7 @@ class _Fit:
     def _by_layer(self, head: int, like: int) -> dict[str, int | float | str]:
         added: dict[str, int | float | str] = {}
         for key in (*_BY_LAYER, *_BY_HEAD):
-            values = self._array(key)
+            values = self._model.by_layer(key)
             if len(values) != self._model.n_layer:  # one for all layers, or the heads' too
                 continue
             if key == _WINDOWS and self._names.windows == "as first":  # what is not said of a head
@@ -175,10 +172,6 @@ class _Fit:
             own = limits[at] if isinstance(limits, list) and len(limits) > at else self._config.get(_LIMIT)
             added[key] = values[like] if key in _BY_LAYER else float(own or 0)
         return added
-
-    def _array(self, key: str) -> list[int | float | str]:
-        value = self._model.value(key)
-        return read_array(self._model.path, value, MAX_LAYERS) if isinstance(value, ArrayLength) else []
 
     def _check_model(self) -> Names:
         architecture = ARCHITECTURES.get(self._published)
@@ -231,7 +224,7 @@ class _Fit:
         return made
 
     def _plain(self, tensor: CheckpointTensor, part: str) -> Made:
-        if self._names.has_pairs and part in _PAIRS and any(self._array("rope.dimension_sections")):
+        if self._names.has_pairs and part in _PAIRS and any(self._model.by_layer("rope.dimension_sections")):
             return Made(self._pairs(tensor), tensor.shape[::-1])
         addend = 1.0 if self._names.counts_from_one and part.endswith("norm.weight") else 0.0
         return Made([whole(tensor)], tensor.shape[::-1], addend)

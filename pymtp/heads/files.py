@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pymtp.errors import ModelError, UnsupportedModel
-from pymtp.gguf.header import ArrayLength, TensorInfo, read_array
-from pymtp.gguf.limits import MAX_LAYERS
+from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import LAYER_TENSOR, TRAINED_FOR, ModelFile
 from pymtp.gguf.shards import Shard
 from pymtp.gguf.side_files import OWN_KEYS, mismatch
@@ -82,7 +81,6 @@ def extract_heads(
         raise UnsupportedModel(f"{path} holds MTP heads alone already; name a model")
     check_target(out, [shard.path for shard in model.shards], force=force)
     metadata = Metadata(model.shards[0])
-    metadata.drop("split.")
     shared = () if bare else shared_tensors(model)
     heads = [stored(shard, info) for shard, info in tensors_of(model) if info.name.startswith(model.head_prefixes)]
     write_gguf(out, metadata, [*shared, *heads], on_write)
@@ -126,12 +124,11 @@ def attach_heads(
 
 def _joined_metadata(model: ModelFile, side: ModelFile) -> Metadata:
     metadata, of_heads = Metadata(model.shards[0]), Metadata(side.shards[0])
-    metadata.drop("split.")
     for key in of_heads.pairs:
         if not key.startswith((f"{model.architecture}.", TRAINED_FOR)):
             continue
         if key in metadata.pairs and not key.endswith(OWN_KEYS):
-            if metadata.length(key) == of_heads.length(key):
+            if model.length(key) == side.length(key):
                 continue
             _check_beginning(model, side, key)
         metadata.take(key, of_heads)
@@ -140,10 +137,9 @@ def _joined_metadata(model: ModelFile, side: ModelFile) -> Metadata:
 
 def _check_beginning(model: ModelFile, side: ModelFile, key: str) -> None:
     """Refuse values by layer that differ in the trunk's layers."""
-    ours, theirs = model.metadata[key], side.metadata[key]
-    assert isinstance(ours, ArrayLength) and isinstance(theirs, ArrayLength)  # mismatch has compared them
-    values = read_array(model.path, ours, MAX_LAYERS)
-    if read_array(side.path, theirs, MAX_LAYERS)[: len(values)] != values:
+    name = key.removeprefix(f"{model.architecture}.")
+    values = model.by_layer(name)
+    if side.by_layer(name)[: len(values)] != values:
         raise ModelError(
             f"{side.path} does not hold the heads of {model.path} ({key} differs in the trunk's layers); name the "
             "heads that belong to the model"

@@ -31,7 +31,7 @@ def is_kept(part: str) -> bool:
 
 @dataclass(frozen=True)
 class HeadTypes:
-    """What the matrices of a head become, by names of types (pymtp.heads.rows.TYPES); None: what `type` says."""
+    """What the matrices of a head become, by names of pymtp.gguf.types.WRITABLE_TYPES; None: what `type` says."""
 
     type: str | None = None
     """All that the others do not name; None: they stay as they are."""
@@ -97,7 +97,6 @@ def quantize_heads(
         require(types != HeadTypes(), "type", "named where no other type is")
         raise UnsupportedModel(f"{path}: no matrix of its heads gets another type; name other types")
     metadata = Metadata(model.shards[0])
-    metadata.drop("split.")
     if model.is_heads_alone and types.type and "general.file_type" in metadata.pairs:
         kind = next(number for number, name in FILE_TYPES.items() if name.startswith(types.type.upper()))
         metadata.set_number("general.file_type", kind)

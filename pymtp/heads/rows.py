@@ -7,18 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pymtp.errors import ModelError, PymtpError, require
-from pymtp.gguf.types import TENSOR_TYPES, TensorType
+from pymtp.gguf.types import TENSOR_TYPES, WRITABLE_TYPES, TensorType
 from pymtp.gguf.writer import Piece
 
 if TYPE_CHECKING:  # slow to import, and not needed to quantise a file
     import numpy as np
     import numpy.typing as npt
-
-TYPES = (
-    *("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs"),
-    *("q3_k", "q2_k", "mxfp4"),
-)
-"""Names of the types that weights can be converted to."""
 
 _IDS = {kind.name.lower(): type_id for type_id, kind in TENSOR_TYPES.items()}
 
@@ -29,8 +23,8 @@ _SMALLER_BLOCKS = {"q6_k": "q8_0", "q5_k": "q5_1", "q4_k": "q5_0", "iq4_xs": "iq
 
 
 def type_id(name: str, parameter: str) -> int:
-    """The ggml_type that is called `name`. Raises InvalidParameter about `parameter` if it is none of TYPES."""
-    require(name in TYPES, parameter, f"one of {', '.join(TYPES)}", name)
+    """The ggml_type that is called `name`. Raises InvalidParameter about `parameter` if rows cannot become it."""
+    require(name in WRITABLE_TYPES, parameter, f"one of {', '.join(WRITABLE_TYPES)}", name)
     return _IDS[name]
 
 

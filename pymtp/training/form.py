@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pymtp.errors import ModelError, UnsupportedModel
-from pymtp.gguf.header import ArrayLength, read_array
-from pymtp.gguf.limits import MAX_LAYERS
 from pymtp.gguf.model_file import TRAINED_FOR, ModelFile, tensors_by_layer
 from pymtp.gguf.writer import Metadata, Piece, Tensor, write_gguf
 from pymtp.heads.files import tensors_of
@@ -80,8 +78,7 @@ def form_of(model: ModelFile) -> Form:
 
 def _layer_like(model: ModelFile) -> int:
     """The last layer of the trunk that has attention, and no window if there is a choice."""
-    windows = model.value("attention.sliding_window_pattern")
-    is_windowed = read_array(model.path, windows, MAX_LAYERS) if isinstance(windows, ArrayLength) else []
+    is_windowed = model.by_layer("attention.sliding_window_pattern")
     layers = tensors_by_layer(model.tensors.values())
     attend = [i for i in range(model.n_layer) if {"attn_q.weight", "attn_qkv.weight"} & layers.get(i, {}).keys()]
     attend = [i for i in attend if model.count("attention.head_count_kv", i, 1)]
@@ -152,7 +149,6 @@ def read_head(path: Path, form: Form) -> "dict[str, Array]":
 def write_head(path: Path, model: ModelFile, tensors: "Mapping[str, Array]", kind: str) -> None:
     """Write a head to a file of its own. Matrices become `kind`, or what fits their rows."""
     metadata = Metadata(model.shards[0])
-    metadata.drop("split.")
     metadata.set_number(f"{model.architecture}.block_count", model.n_layer + 1)
     metadata.set_number(f"{model.architecture}.nextn_predict_layers", 1)
     metadata.set_text(TRAINED_FOR, model.trunk_id)

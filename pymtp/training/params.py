@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymtp.errors import require
-from pymtp.heads.rows import TYPES
+from pymtp.heads.rows import type_id
 
 
 @dataclass(frozen=True)
@@ -35,5 +35,5 @@ class TrainParams:
         require(self.minutes > 0, "minutes", "above 0", self.minutes)
         require(self.n_rows >= 1000, "rows", "at least 1000", self.n_rows)
         require(1 <= self.n_steps <= 8, "steps", "between 1 and 8", self.n_steps)
-        require(self.type in TYPES, "type", f"one of {', '.join(TYPES)}", self.type)
+        type_id(self.type, "type")
         require(self.device in ("auto", "cpu", "cuda"), "device", "auto, cpu or cuda", self.device)
