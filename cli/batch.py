@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import typer
 
-from .context import find, note_embedded
+from .context import find, note_embedded, prepare_library
 from .errors import CommandError
 from .flags import Values, with_flags
 from .output import print_stderr
@@ -44,18 +44,13 @@ def batch(own: Values) -> None:
     if given.sampling.seed is None:
         given = replace(given, sampling=replace(given.sampling, seed=0))
     note_embedded(path)
-    pymtp.exit_on_abort()
-    if own.verbose:
-        pymtp.set_log_level("info")
+    prepare_library(own)
     with answering() as show:
         settings = ServerSettings(params=given, cache_bytes=0, image_rows_max=2**31)
-        n_failed = run_batch(lambda: pymtp.Model(path, **options), settings, requested, output, show or _say_nothing)
+        on_progress = show or (lambda *_: None)
+        n_failed = run_batch(lambda: pymtp.Model(path, **options), settings, requested, output, on_progress)
     if not own.quiet:
         n = len(requested)
         print_stderr(f"{n} request{'s' * (n != 1)}, {n_failed} of this run failed: see {output}")
     if n_failed:
         raise typer.Exit(1)
-
-
-def _say_nothing(done: int, total: int) -> None:
-    pass

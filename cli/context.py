@@ -23,6 +23,25 @@ if TYPE_CHECKING:
 TOY = "the embedded one, a toy of 60 million parameters (-m or -hf names another)"
 
 
+def prepare_library(own: Values) -> None:
+    """What --debug and --verbose ask of the native library. Before anything is loaded."""
+    import pymtp
+
+    if not own.debug:
+        pymtp.exit_on_abort()
+    if own.verbose:
+        pymtp.set_log_level("info")
+
+
+def named_model(own: Values) -> str | None:
+    """The model that is named as an argument, or with -m. Raises BadParameter for both."""
+    first: str | None = own.model
+    if first is not None and own.model_file is not None:
+        both = f"({first!r} and {own.model_file!r})"
+        raise typer.BadParameter(f"give the model as an argument or with -m, not both {both}")
+    return own.model_file or first
+
+
 class Found(NamedTuple):
     """A model that is not loaded yet, and what is asked of it."""
 

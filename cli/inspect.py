@@ -12,16 +12,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from pymtp.errors import ModelError
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.spans import spans
 
 from .asked import given_for, placement_of
-from .context import find_model, warn_beyond_training
+from .context import find_model, named_model, warn_beyond_training
 from .flags import Values, with_flags
 from .output import Output
+from .report import block
 from .table import flags_of
 from .text import printable, size_text
 
@@ -56,10 +55,7 @@ def inspect(own: Values) -> None:
     to estimate memory for, and where the model would go.
     """
     output = Output()
-    if own.model is not None and own.model_file is not None:
-        both = f"({own.model!r} and {own.model_file!r})"
-        raise typer.BadParameter(f"give the model as an argument or with -m, not both {both}")
-    given = own.model_file or own.model
+    given = named_model(own)
     if own.hf_repo is None:
         output.write(_inspected(find_model(given, None, offline=own.offline), own))
         return
@@ -130,11 +126,7 @@ def _as_text(found: Inspection, plan: MemoryPlan | None) -> str:
         _token_rows(found),
         [("side file", _side_file(file)) for file in found.side_files],
     ]
-    return "\n\n".join(_block(rows) for rows in blocks if rows)
-
-
-def _block(rows: list[tuple[str, str]]) -> str:
-    return "\n".join(f"{name + ':':<17}{value}" for name, value in rows)
+    return "\n\n".join(block(rows, width=17) for rows in blocks if rows)
 
 
 def _model_rows(found: Inspection) -> list[tuple[str, str]]:

@@ -43,9 +43,9 @@ def stats_block(stats: Stats, acceptance: str, plain_tok_s: float | None, more: 
         ("generation", _speed(stats.generated_tokens, stats.generation_tok_s)),
     ]
     if not stats.drafted:
-        return _block([*rows, ("drafts", "none")])
+        return block([*rows, ("drafts", "none")])
     positions = ", ".join(f"{rate:.0%}" for rate in stats.acceptance_per_position)
-    return _block(
+    return block(
         [
             *rows,
             ("drafts", f"{stats.accepted} of {stats.drafted} accepted ({stats.acceptance_rate:.0%}), by {acceptance}"),
@@ -79,7 +79,7 @@ def session_block(session: Session) -> str:
         ("passes decoded again", str(counters.n_replays)),
         ("bytes copied", f"{counters.n_hidden_bytes} of hidden states, {counters.n_output_bytes} of outputs"),
     ]
-    return _block(rows)
+    return block(rows)
 
 
 def times_block(stats: Stats) -> str:
@@ -96,7 +96,7 @@ def times_block(stats: Stats) -> str:
     for name, seconds in parts:
         share = 100 * seconds / stats.generation_s
         rows.append((f"  {name}", f"{1000 * seconds / stats.rounds:.3f} ms, {share:.1f} %"))
-    return _block(rows)
+    return block(rows)
 
 
 def json_report(generation: Generation, model: Model, *, stopped: bool) -> str:
@@ -133,8 +133,9 @@ def _logprobs(of: TokenLogprobs) -> dict[str, object]:
     }
 
 
-def _block(rows: list[tuple[str, str]]) -> str:
-    width = max(len(name) for name, _ in rows) + 3
+def block(rows: Sequence[tuple[str, str]], width: int = 0) -> str:
+    """A line for each name and value; values begin at `width`, or as far left as all can. At least one row."""
+    width = width or max(len(name) for name, _ in rows) + 3
     return "\n".join(f"{name + ':':<{width}}{value}" for name, value in rows)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from .answer import Writer, parts_of
 from .asked import ChatFlags, chat_flags_of
-from .context import TOY, find, load, note_embedded
+from .context import TOY, find, load, note_embedded, prepare_library
 from .errors import CommandError
 from .flags import Values, with_flags
 from .forced import forced_by_flags
@@ -51,10 +51,9 @@ def run(own: Values) -> None:
     path, argument = split_positionals(own.model_file or own.hf_repo, own.prompt_text, own.first, own.second)
     system = checked_text(own.system, "the system prompt") if own.system else None
     _check(own, chat_flags)
-    import pymtp
+    from pymtp import Image
 
-    if not own.debug:
-        pymtp.exit_on_abort()
+    prepare_library(own)
     forced = forced_by_flags(own, None if own.seed == -1 else own.seed)
     found = find(own, own.model_file if own.hf_repo else path, forced=forced)
     if system and (chat_flags.template or found.info.chat_template) is None:
@@ -62,9 +61,7 @@ def run(own: Values) -> None:
     text = read_prompt(argument, own.prompt_file)
     if own.image and own.mmproj is None:
         raise CommandError("--image needs the model's projector: --mmproj FILE")
-    images = [pymtp.Image(file) for file in own.image]
-    if own.verbose:
-        pymtp.set_log_level("info")
+    images = [Image(file) for file in own.image]
     with load(found, chat_template=chat_flags.template) as model:
         if forced and model.draft_max:
             print_stderr("pymtp: acceptance is forced: the text is not valid output of the model")

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pymtp.gguf.facts import N_CTX_MAX
 from pymtp.server.settings import ServerSettings
-from pymtp.text.files import read_text
 
-from .asked import ChatFlags, chat_flags_of, given_for
-from .context import find, note_embedded, note_room
+from .asked import ChatFlags, chat_flags_of, given_for, text_of
+from .context import find, note_embedded, note_room, prepare_library
 from .errors import CommandError
 from .flags import Values, with_flags
 from .forced import forced_by_flags
@@ -63,9 +62,7 @@ def serve(own: Values) -> None:
     settings = _settings(own, found.params, chat_flags, keys)
     note_embedded(found.path)
     found._replace(options=options).warn_beyond_training()
-    pymtp.exit_on_abort()
-    if own.verbose:
-        pymtp.set_log_level("info")
+    prepare_library(own)
 
     def load() -> pymtp.Model:
         model = pymtp.Model(found.path, **options)
@@ -117,13 +114,7 @@ def _context(options: dict[str, Any], n_slots: int | None, shared: bool | None, 
 
 
 def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
-    if file is None:
-        return given
-    try:
-        lines = read_text(file).splitlines()
-    except OSError as error:
-        raise CommandError(f"cannot read {file}: {error}; check the path") from error
-    keys = tuple(filter(None, map(str.strip, lines)))
-    if not keys:
+    keys = tuple(filter(None, map(str.strip, (text_of(None, file, "api_key_file") or "").splitlines())))
+    if file and not keys:
         raise CommandError(f"{file} has no keys; write one on each line")
     return (*given, *keys)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ..asked import ChatFlags, chat_flags_of
-from ..context import Found, find, load, look_at, note_embedded
+from ..context import Found, find, load, look_at, named_model, note_embedded, prepare_library
 from ..errors import CommandError
 from ..flags import Values, with_flags
 from ..output import Output, print_stderr
@@ -40,18 +40,13 @@ def chat(own: Values) -> None:
     chat_flags = chat_flags_of(own)
     output = Output()
     system = checked_text(own.system, "the system prompt") if own.system else None
-    if own.model is not None and own.model_file is not None:
-        both = f"({own.model!r} and {own.model_file!r})"
-        raise typer.BadParameter(f"give the model as an argument or with -m, not both {both}")
+    path = named_model(own)
     has_first = own.prompt_text is not None or own.prompt_file is not None
     first = read_prompt(own.prompt_text, own.prompt_file) if has_first else None
     import pymtp
 
-    if not own.debug:
-        pymtp.exit_on_abort()
-    found = find(own, own.model_file or own.model)
-    if own.verbose:
-        pymtp.set_log_level("info")
+    prepare_library(own)
+    found = find(own, path)
 
     def load_other(other: str) -> "tuple[Model, GenerationParams]":
         another = look_at(other, found.options, found.asked)
