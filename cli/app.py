@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator, Sequence
 from errno import ENOMEM
 from typing import Annotated, Any
 
@@ -21,16 +22,37 @@ from pymtp.errors import InvalidParameter, PymtpError
 
 from . import batch, bench, chat, doctor, heads, inspect, rpc_server, run, serve
 from .errors import DEBUG, CommandError, OutputClosed
-from .flags import OF_LLAMA_CPP
-from .help import SHORT, write_examples, write_options
+from .flags import OF_LLAMA_CPP, parse_without_schemas
 from .llama_cpp import from_variables, translated
 from .output import Output, print_stderr
+from .table import BASIC, TABLE
 from .unknown import COMMANDS, answer, answer_before_command, first_unknown, values_of_flags
-from .values import parse_without_schemas
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
 # BadParameter is the usage error that every parsing problem derives from.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+_LAST = "Output"
+_SHORT = "pymtp.short_help"
+"""Key in the context's `meta`: whether the short help is asked for."""
+
+
+def groups(command: Any, ctx: Any) -> Iterator[tuple[str, list[Any]]]:
+    """The options of a command by group, without empty groups; those of typer come last."""
+    options = {param.name: param for param in command.get_params(ctx) if param.param_type_name == "option"}
+    for title, flags in TABLE.items():
+        found = [options.pop(flag.name) for flag in flags if flag.name in options]
+        if title == _LAST:
+            found += options.values()
+        if found:
+            yield title, found
+
+
+def rows(options: Sequence[Any], ctx: Any) -> list[tuple[str, str]]:
+    """Flags and help text of each option that is not hidden."""
+    records = [option.get_help_record(ctx) for option in options]
+    return [(str(flags), str(text)) for flags, text in filter(None, records)]
 
 
 class _Helps:
@@ -39,10 +61,19 @@ class _Helps:
     epilog: str | None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        write_options(self, ctx, formatter)
+        """The groups; for -h only what most people need."""
+        for title, options in groups(self, ctx):
+            shown = [option for option in options if option.name in BASIC] if ctx.meta.get(_SHORT) else options
+            if shown:
+                with formatter.section(title):
+                    formatter.write_dl(rows(shown, ctx))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        write_examples(self.epilog, formatter)
+        """The examples unchanged, one per line."""
+        if self.epilog:
+            with formatter.section("Examples"):
+                for line in self.epilog.strip().splitlines():
+                    formatter.write(f"{'':{formatter.current_indent}}{line.strip()}\n")
 
     def get_help_option(self, ctx: Any) -> Any:
         option = super().get_help_option(ctx)  # type: ignore[misc]
@@ -72,7 +103,7 @@ class PymtpCommand(_Helps, TyperCommand):
             others = _flags_by_command(ctx.parent) if ctx.parent else {}
             others.pop(_name(ctx), None)
             raise _UsageError(answer(name, known, others), ctx)
-        ctx.meta[SHORT] = "-h" in args and "--help" not in args
+        ctx.meta[_SHORT] = "-h" in args and "--help" not in args
         try:
             return super().parse_args(ctx, args)
         except _UsageError as error:
@@ -95,7 +126,7 @@ class PymtpGroup(_Helps, TyperGroup):
     """Ends every command with an exit code and at most one line on stderr."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        write_options(self, ctx, formatter)
+        super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
@@ -123,7 +154,7 @@ class PymtpGroup(_Helps, TyperGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = lambda message, *_, **__: _say(message)
             try:
                 code = super().main(*args, **{**kwargs, "standalone_mode": False})
             except Exception as error:
@@ -153,10 +184,6 @@ def _flags_by_command(group: Any) -> dict[str, set[str]]:
 def _flags(command: Any) -> set[str]:
     names = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
     return {name for name in names if name.startswith("-")} | {"-h", "--help"}
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    _say(message)
 
 
 def _say(message: object) -> None:
@@ -203,7 +230,7 @@ def _variable(ctx: Any, param: Any) -> str:
 
 def _show_help(ctx: Any, option: object, wanted: bool) -> None:
     if wanted:
-        more = f"\nAll flags: {ctx.command_path} --help\n" if ctx.meta.get(SHORT) else ""
+        more = f"\nAll flags: {ctx.command_path} --help\n" if ctx.meta.get(_SHORT) else ""
         Output().write(f"{ctx.get_help()}\n{more}")
         raise typer.Exit
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from .asked import context_of, placement_of
-from .bench_progress import measuring
-from .context import find_model, note_embedded, warn_beyond_training
+from .context import find_model, note_embedded, prepare_library, warn_beyond_training
 from .flags import Values, with_flags
 from .output import Output, print_stderr
+from .progress import measuring
 from .table import flags_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def bench(own: Values) -> None:
     Lists: 1,2 or 1-8 or 0-8+2 (steps of 2) or 128-1024*2 (doubling).
     """
     output = Output()
-    import pymtp
     from pymtp.benchmark import Experiment, Results
     from pymtp.benchmark.compare import read_earlier
     from pymtp.benchmark.experiment import make_arms
@@ -57,10 +56,7 @@ def bench(own: Values) -> None:
     from pymtp.benchmark.plot import check_plot
     from pymtp.benchmark.submit import check_folder
 
-    if not own.debug:
-        pymtp.exit_on_abort()
-    if own.verbose:
-        pymtp.set_log_level("info")
+    prepare_library(own)
     if own.plot:
         check_plot(own.plot)
     if own.submit:

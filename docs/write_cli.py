@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pymtp_cli.app import app
-from pymtp_cli.help import groups, rows
+from pymtp_cli.app import app, groups, rows
 from typer.main import get_command
 
 FILE = Path(__file__).with_name("cli.md")

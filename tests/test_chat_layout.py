@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pymtp_cli.chat import files
 from pymtp_cli.chat.markdown import MarkdownView, split_first
 from pymtp_cli.chat.reader import unquoted
-from pymtp_cli.chat.wrap import WordWrapper
+from pymtp_cli.chat.screen import WordWrapper
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markdown import Markdown

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from pymtp_cli.answer import Part, parts_of
-from pymtp_cli.chat import settings
 from pymtp_cli.chat.reader import PipeReader
 from pymtp_cli.chat.screen import Screen, status_line
+from pymtp_cli.chat.state import as_typed, names, with_value
 from pymtp_cli.errors import CommandError
 from pymtp_cli.interrupt import Interrupt
 from pymtp_cli.output import Output
@@ -122,7 +122,7 @@ class Params:
     ],
 )
 def test_a_typed_value_gets_the_declared_type(name: str, text: str, value: object) -> None:
-    got = getattr(settings.with_value(Params(), name, text), name)
+    got = getattr(with_value(Params(), name, text), name)
     assert (got, type(got)) == (value, type(value))
 
 
@@ -139,7 +139,7 @@ def test_a_typed_value_gets_the_declared_type(name: str, text: str, value: objec
 )
 def test_an_invalid_value_is_named(name: str, text: str, message: str) -> None:
     with pytest.raises(InvalidParameter) as caught:
-        settings.with_value(Params(), name, text)
+        with_value(Params(), name, text)
     assert str(caught.value) == message
 
 
@@ -147,10 +147,10 @@ def test_every_sampling_parameter_can_be_set_to_its_current_value() -> None:
     from pymtp import SamplingParams
 
     params = SamplingParams()
-    for name in settings.names(params):
+    for name in names(params):
         value = getattr(params, name)
         if name != "logit_bias":
-            assert settings.with_value(params, name, settings.typed(value)) == params
+            assert with_value(params, name, as_typed(value)) == params
 
 
 def answer(*, drafted: bool = True, finish_reason: str | None = "eog") -> Any:

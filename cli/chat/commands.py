@@ -20,9 +20,10 @@ from ..answer import Part
 from ..asked import escaped, parameter_of_flag, unescaped
 from ..errors import CommandError
 from ..report import stats_block
-from . import clipboard, files, settings
+from . import clipboard, files
 from .reader import unquoted
 from .screen import CUT
+from .state import as_typed, names, with_value
 
 if TYPE_CHECKING:
     from .state import Chat, Start
@@ -146,7 +147,7 @@ def _set(chat: Chat, text: str) -> None:
     name = _parameter(typed)
     if name in _display(chat):
         if value:
-            chat.screen.display = settings.with_value(chat.screen.display, name, value.strip())
+            chat.screen.display = with_value(chat.screen.display, name, value.strip())
         chat.screen.note(f"{name}: {_display(chat)[name]}")
         return
     if name not in values:
@@ -170,14 +171,14 @@ def _change(chat: Chat, name: str, value: str) -> None:
     if name == "dry_sequence_breakers":
         value = unescaped(value)
     if name == "max_tokens":
-        chat.params = settings.with_value(chat.params, name, value)
+        chat.params = with_value(chat.params, name, value)
     else:
-        chat.params = replace(chat.params, sampling=settings.with_value(chat.params.sampling, name, value))
+        chat.params = replace(chat.params, sampling=with_value(chat.params.sampling, name, value))
 
 
 def _settings(chat: Chat) -> dict[str, str]:
     sampling = chat.params.sampling
-    values = {name: settings.typed(getattr(sampling, name)) for name in settings.names(sampling)}
+    values = {name: as_typed(getattr(sampling, name)) for name in names(sampling)}
     special = {
         "seed": "random" if sampling.seed is None else str(sampling.seed),
         "dry_sequence_breakers": escaped(values["dry_sequence_breakers"]),
@@ -188,7 +189,7 @@ def _settings(chat: Chat) -> dict[str, str]:
 
 def _display(chat: Chat) -> dict[str, str]:
     display = chat.screen.display
-    shown = {name: settings.typed(getattr(display, name)) for name in settings.names(display)}
+    shown = {name: as_typed(getattr(display, name)) for name in names(display)}
     if display.color and display.markdown:
         shown["markdown"] += " (not together with color)"
     return shown
