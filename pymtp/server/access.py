@@ -48,7 +48,8 @@ class Access:
             return
         asked, prefix = Headers(scope=scope), self._settings.api_prefix
         path = scope["path"].removeprefix(prefix)
-        name = _name(asked.get("x-request-id"))
+        given = asked.get("x-request-id", "")
+        name = given if re.fullmatch(r"[\w.:-]{1,128}", given) else new_id("req")
         request_id.set(name)
         without_effect: list[str] = []
         ignored.set(without_effect)
@@ -121,10 +122,6 @@ class Access:
         if allowed == "*" and "://" in asked.get("origin", ""):  # with credentials, * is no wildcard for a browser
             allowed = asked.get("access-control-request-headers", "*")
         return {"Access-Control-Allow-Methods": settings.cors_methods, "Access-Control-Allow-Headers": allowed}
-
-
-def _name(given: str | None) -> str:
-    return given if given and re.fullmatch(r"[\w.:-]{1,128}", given) else new_id("req")
 
 
 def _ms_since(began: float) -> float:

@@ -5,8 +5,9 @@ Owns the routes, and what browsers may do with the page at /, whose files are in
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,8 +20,7 @@ from pymtp.model import Model
 
 from . import info, llama_server
 from .access import Access
-from .chat_completions import chat_completions, count_chat_tokens
-from .completions import completions
+from .completions import chat_completions, completions, count_chat_tokens
 from .errors import ApiError, invalid
 from .messages import count_tokens, messages
 from .metrics import metrics
@@ -69,7 +69,7 @@ def make_app(
         await served.stop()
 
     app = Starlette(
-        routes=[*_routes(), *(_page_routes() if settings.has_page else ())],
+        routes=list(_routes(has_page=settings.has_page)),
         middleware=[Middleware(Access, settings=settings, public=frozenset(_FILES))],
         exception_handlers={404: _no_route, 405: _no_route},
         lifespan=lifespan,
@@ -79,7 +79,7 @@ def make_app(
     return app
 
 
-def _routes() -> Iterator[Route]:
+def _routes(*, has_page: bool) -> Iterator[Route]:
     for prefix in ("", "/v1"):
         yield Route(f"{prefix}/health", info.health)
         yield Route(f"{prefix}/models", info.models)
@@ -106,26 +106,14 @@ def _routes() -> Iterator[Route]:
     yield Route("/apply-template", llama_server.apply_template, methods=["POST"])
     for what, paths in _UNSUPPORTED.items():
         for path in paths:
-            yield Route(path, _refuse(what), methods=["GET", "POST"])
+            yield Route(path, partial(_refuse, what), methods=["GET", "POST"])
+    for path, file in _FILES.items() if has_page else ():
+        page = Response(file.read_bytes(), headers=_HEADERS, media_type=_KINDS[file.suffix])
+        yield Route(path, page, methods=["GET"])
 
 
-def _page_routes() -> Iterator[Route]:
-    for path, file in _FILES.items():
-        yield Route(path, _send(file))
-
-
-def _send(file: Path) -> Callable[[Request], Any]:
-    async def send(request: Request) -> Response:
-        return Response(file.read_bytes(), headers=_HEADERS, media_type=_KINDS[file.suffix])
-
-    return send
-
-
-def _refuse(what: str) -> Callable[[Request], Any]:
-    async def refuse(request: Request) -> Response:
-        raise invalid(f"this server does not support {what}")
-
-    return refuse
+async def _refuse(what: str, request: Request) -> Response:
+    raise invalid(f"this server does not support {what}")
 
 
 async def _no_route(request: Request, error: Exception) -> Response:

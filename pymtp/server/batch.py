@@ -18,8 +18,7 @@ from pymtp.text.files import BYTES_MAX, read_record
 from .answer import LiveAnswer
 from .bodies import as_structure
 from .chat import prepare, submit_chat
-from .chat_completions import ChatCompletionReply
-from .completions import CompletionReply
+from .completions import ChatCompletionReply, CompletionReply
 from .errors import as_api_error, invalid
 from .fields import ChatBody, CompletionBody
 from .logs import log, new_id
@@ -102,20 +101,16 @@ class _Batch:
 
     async def _work(self, turns: Iterable[Asked], file: BinaryIO) -> None:
         for asked in turns:
-            line = msgspec.json.encode(await self._answered(asked)) + b"\n"
-            file.write(line)
+            status, body = await self._response(asked)
+            response = {"status_code": status, "request_id": new_id("req"), "body": body}
+            answer = {"id": new_id("batch_req"), "custom_id": asked.custom_id, "response": response, "error": None}
+            file.write(msgspec.json.encode(answer) + b"\n")
             file.flush()
             os.fsync(file.fileno())
             self._n_done += 1
             self._on_progress(self._n_done, len(self._requests))
             if self._served.phase == "failed":
                 await self._served.wait()  # raises why
-
-    async def _answered(self, asked: Asked) -> dict[str, Any]:
-        """The line of the output. Raises the engine's error; the request can be retried."""
-        status, body = await self._response(asked)
-        response = {"status_code": status, "request_id": new_id("req"), "body": body}
-        return {"id": new_id("batch_req"), "custom_id": asked.custom_id, "response": response, "error": None}
 
     async def _response(self, asked: Asked) -> tuple[int, Any]:
         """Status and body. Raises what ServedModel.wait raises.
@@ -127,7 +122,9 @@ class _Batch:
             while self._served.phase != "ready":  # it is loaded again
                 await self._served.wait()
             try:
-                return 200, await self._answer(asked)
+                answers, reply = self._submit(asked)
+                await self._served.complete(answers)
+                return 200, reply.whole(answers)
             except Exception as error:
                 is_engine = isinstance(error, (BackendError, Closed)) and self._served.phase != "ready"
                 n_failures += not isinstance(error, RemoteError)  # other machines may go and come back
@@ -136,11 +133,6 @@ class _Batch:
                     failure = as_api_error(error)
                     return failure.status, failure.as_json(asked.url)
                 log("asked again", level="warning", custom_id=asked.custom_id, error=str(error))
-
-    async def _answer(self, asked: Asked) -> Any:
-        answers, reply = self._submit(asked)
-        await self._served.complete(answers)
-        return reply.whole(answers)
 
     def _submit(self, asked: Asked) -> tuple[list[LiveAnswer], Reply]:
         state = self._state

@@ -18,11 +18,6 @@ LONG_BYTES = 16 << 10
 """The length from which on others would wait noticeably for a body to be tokenized, at 1 to 3 MB a second."""
 
 
-async def read_json(request: Request) -> dict[str, Any]:
-    """The body, a JSON object. Raises ApiError."""
-    return _decode(await read_bytes(request), dict[str, Any])
-
-
 async def read(request: Request, kind: type[T]) -> T:
     """The body as a structure. Raises ApiError."""
     return _decode(await read_bytes(request), kind)
@@ -30,7 +25,7 @@ async def read(request: Request, kind: type[T]) -> T:
 
 async def read_turned(request: Request, turn: Callable[[dict[str, Any]], dict[str, Any]], kind: type[T]) -> T:
     """The body, which `turn` turns into that of another API, as a structure of the latter. Raises ApiError."""
-    return as_structure(turn(await read_json(request)), kind)
+    return as_structure(turn(await read(request, dict[str, Any])), kind)
 
 
 def as_structure(body: object, kind: type[T]) -> T:

@@ -12,12 +12,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pymtp.chat.images import take_images
 from pymtp.chat.params import ChatParams, name_of, schema_of
 from pymtp.chat.parser import AnswerParser, ChatDelta, ChatMessage
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import UnsupportedModel
 from pymtp.loading.images import Image
-from pymtp.model import Model
 
 from .answer import LiveAnswer, Piece
 from .bodies import apart, as_structure
@@ -122,19 +122,12 @@ def submit_chat(state: ServerState, body: ChatBody, tokens: Sequence[int], of_ch
     return state.submit([tokens], body, n_probs=n_probs, **of_chat)
 
 
-def has_images(body: ChatBody) -> bool:
-    """Whether a message has an image."""
-    messages = body.messages if isinstance(body.messages, list) else []
-    contents = [message.get("content") for message in messages if isinstance(message, dict)]
-    parts = [part for content in contents if isinstance(content, list) for part in content]
-    return any(isinstance(part, dict) and part.get("type") == "image_url" for part in parts)
-
-
 async def prepared(request: Request, body: ChatBody, make: Callable[[ServerState, ChatBody], T]) -> T:
     """What `make` returns; in another thread, if it decodes images or the body is long. Raises ApiError."""
     state = state_of(request)
     work = partial(make, state, body)
-    return await (state.served.decode(work) if has_images(body) else apart(request, work))
+    _, images = take_images(body.messages, "")
+    return await (state.served.decode(work) if images else apart(request, work))
 
 
 def render(state: ServerState, body: ChatBody) -> Rendered:
@@ -166,7 +159,10 @@ def render(state: ServerState, body: ChatBody) -> Rendered:
     )
     budgets = (body.reasoning_budget_tokens, body.thinking_budget_tokens, state.settings.reasoning_budget)
     budget = next(budget for budget in budgets if budget is not None)
-    marked, images = _marked(state.model, messages)
+    try:
+        marked, images = state.model.marked(messages)
+    except UnsupportedModel:
+        raise invalid("image input is not supported: the server was started without --mmproj") from None
     prompt = state.template.render(marked, chat)
     for what in prompt.ignored:
         ignore(what)
@@ -193,13 +189,6 @@ def _tools(body: ChatBody) -> tuple[list[dict[str, Any]], Any]:
     if choice == "required" and not tools:
         raise invalid("tool_choice: none of the tools is a function that is allowed, so that no call can be required")
     return tools, choice
-
-
-def _marked(model: Model, messages: list[dict[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], Sequence[Image]]:
-    try:
-        return model.marked(messages)
-    except UnsupportedModel:
-        raise invalid("image input is not supported: the server was started without --mmproj") from None
 
 
 def _ends(body: ChatBody, messages: list[dict[str, Any]]) -> tuple[bool | str, bool]:

@@ -1,6 +1,6 @@
-"""OpenAI's /v1/completions.
+"""OpenAI's /v1/chat/completions and /v1/completions.
 
-Owns the form of its answers.
+Owns the form of their answers.
 """
 
 from collections import defaultdict
@@ -10,13 +10,128 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
 from pymtp.sampling.logprobs import TokenLogprobs
 
 from . import reports
 from .answer import LiveAnswer, Piece
+from .bodies import read
+from .chat import ChatReply, answer_chat, count_tokens_of
+from .fields import ChatBody
+from .logs import random_name
 from .prompts import answer_prompts
 from .respond import Reply, event
 from .state import ServerState
+
+
+async def chat_completions(request: Request) -> Response:
+    return await answer_chat(request, await read(request, ChatBody), ChatCompletionReply)
+
+
+async def count_chat_tokens(request: Request) -> Response:
+    return await count_tokens_of(request, await read(request, ChatBody), object="response.input_tokens")
+
+
+class ChatCompletionReply(ChatReply):
+    def __init__(self, state: ServerState) -> None:
+        super().__init__(state)
+        self._head = reports.head(state, "chatcmpl")
+        self._held = defaultdict[int, list[TokenLogprobs]](list)  # by answer, those without text so far
+
+    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
+        self._held[answer.index] += piece.logprobs
+        yield from super().piece(answer, piece)
+        if answer.options.return_drafts and piece.text:
+            parts = answer.generation.parts(len(answer.text) - len(piece.text))
+            yield event(self._chunk(answer, {}) | {"drafts": parts, "timings": reports.timings(answer)})
+
+    def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
+        self._begin(answer)
+        yield event(self._chunk(answer, _OPENING) | reports.progress(answer, n_done))
+
+    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
+        self._held[answer.index].clear()
+        return super().end(answer)
+
+    def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
+        if answers[0].options.include_usage:
+            head = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": reports.usage(answers)}
+            yield event(head | reports.extras(self._state, answers[0]))
+        yield b"data: [DONE]\n\n"
+
+    def whole(self, answers: Sequence[LiveAnswer]) -> Any:
+        return {
+            **self._head,
+            "object": "chat.completion",
+            "choices": [self._choice(answer) for answer in answers],
+            "usage": reports.usage(answers),
+            **reports.extras(self._state, answers[0]),
+        }
+
+    def _choice(self, answer: LiveAnswer) -> dict[str, Any]:
+        message = answer.generation.message
+        choice = {"finish_reason": _reason(answer, message), "index": answer.index, "message": _message(message)}
+        return choice | self._shown(answer, answer.generation.logprobs)
+
+    def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
+        yield event(self._chunk(answer, _OPENING))
+
+    def _events(self, answer: LiveAnswer, deltas: Sequence[ChatDelta]) -> Iterable[bytes]:
+        held = self._held[answer.index]
+        for i, delta in enumerate(deltas):
+            data = self._chunk(answer, _delta(delta))
+            if i == len(deltas) - 1:
+                data["choices"][0] |= self._shown(answer, held)
+                held.clear()
+                data |= reports.timings_of_piece(answer)
+            yield event(data)
+
+    def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
+        data = self._chunk(answer, {}, _reason(answer, message))
+        yield event(data if answer.options.include_usage else data | reports.extras(self._state, answer))
+
+    def _chunk(self, answer: LiveAnswer, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+        choice = {"finish_reason": reason, "index": answer.index, "delta": delta}
+        return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
+
+    def _shown(self, answer: LiveAnswer, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        return {"logprobs": {"content": reports.logprobs_of(self._state, answer, entries)}} if entries else {}
+
+
+_OPENING = {"role": "assistant", "content": None}
+
+
+def _reason(answer: LiveAnswer, message: ChatMessage) -> str:
+    return "tool_calls" if message.tool_calls and answer.is_complete else reports.finish_reason(answer)
+
+
+def _message(message: ChatMessage) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": "assistant", "content": message.content}
+    if message.reasoning:
+        found["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        found["content"] = message.content or None
+        found["tool_calls"] = [_call(call) for call in message.tool_calls]
+    return found
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id or random_name(), "type": "function", "function": function}
+
+
+def _delta(delta: ChatDelta) -> dict[str, Any]:
+    if delta.reasoning:
+        return {"reasoning_content": delta.reasoning}
+    if delta.tool_call is None:
+        return {"content": delta.content}
+    part = delta.tool_call
+    call: dict[str, Any] = {"index": part.index}
+    function = {"arguments": part.arguments}
+    if part.name:
+        call |= {"id": part.id or random_name(), "type": "function"}
+        function = {"name": part.name, "arguments": part.arguments}
+    return {"tool_calls": [call | {"function": function}]}
 
 
 async def completions(request: Request) -> Response:

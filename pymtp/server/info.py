@@ -14,7 +14,7 @@ from pymtp.loading.images import IMAGE_MARKER
 
 from . import reports
 from .bodies import read
-from .errors import ApiError, turned_off, unavailable
+from .errors import ApiError, turned_off
 from .fields import LoraScale
 from .parameters import scales_of
 from .respond import json_response
@@ -22,10 +22,8 @@ from .state import ServerState, build_info, state_of
 
 
 async def health(request: Request) -> Response:
-    served = state_of(request).served
-    if served.phase == "ready":
-        return json_response({"status": "ok"})
-    raise unavailable("Loading model" if served.phase == "loading" else f"the server is {served.phase}")
+    _ = state_of(request).model  # raises why there is none
+    return json_response({"status": "ok"})
 
 
 async def props(request: Request) -> Response:

@@ -90,7 +90,9 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
         raise invalid("container and mcp_servers are not supported: nothing runs here but the model")
     chat = {key: value for key, value in body.items() if key not in MessagesBody.__struct_fields__}
     given = asked.messages or [Message("user", "")]  # none are no error, as in llama-server
-    chat["messages"] = [*_system(asked.system), *(turned for each in given for turned in _turned(each))]
+    system = _text(asked.system) if isinstance(asked.system, list) else asked.system
+    before = [{"role": "system", "content": system}] if system else []
+    chat["messages"] = [*before, *(turned for each in given for turned in _turned(each))]
     if asked.tools:
         chat["tools"] = [_tool(tool) for tool in asked.tools]
     if asked.tool_choice:
@@ -115,11 +117,6 @@ def _tool_choice(choice: dict[str, Any]) -> dict[str, Any]:
     if kind == "tool":
         turned = {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}
     return turned | ({"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {})
-
-
-def _system(system: str | list[Block] | None) -> list[dict[str, Any]]:
-    text = _text(system) if isinstance(system, list) else system
-    return [{"role": "system", "content": text}] if text else []
 
 
 def _text(blocks: Sequence[Block]) -> str:

@@ -26,7 +26,8 @@ RANDOM_SEED = 2**32 - 1
 PING_S_MIN = 1.0
 
 _SWITCHES = ("stream", "return_tokens", "return_progress", "timings_per_token", "return_drafts")
-_GENERATION = ("ignore_eos", "cache_prompt", "draft_lookup", "draft_pick", "accept", "relaxed_top_n", "relaxed_delta")
+DRAFTING = ("draft_lookup", "draft_pick", "accept", "relaxed_top_n", "relaxed_delta")
+_GENERATION = ("ignore_eos", "cache_prompt", *DRAFTING)
 _N_DIGITS = 20  # more than the ids of tokens have
 # values beyond these count as the nearest one, as llama-server has it: clients send -1 for "off"
 _CLAMPED = {
@@ -49,6 +50,7 @@ def options_of(fields: GenerationFields, *, n_probs: int | None, n_slots: int, s
         raise invalid(f"Field 'id_slot': there are {n_slots} slots, 0 to {n_slots - 1}, not {slot}")
     deadlines = (settings.deadline_s, (fields.deadline_ms or 0) / 1000)
     usage = fields.stream_options.include_usage if fields.stream_options else None
+    ping_s = fields.sse_ping_interval
     return Options(
         n=_first(fields.n_cmpl, fields.n, 1),
         include_usage=bool(usage),
@@ -58,7 +60,7 @@ def options_of(fields: GenerationFields, *, n_probs: int | None, n_slots: int, s
         fields=tuple(fields.response_fields or ()),
         predict_ms_max=_first(fields.t_max_predict_ms, -1),
         deadline_s=min(filter(None, deadlines), default=0),
-        ping_s=_ping_s(fields.sse_ping_interval, settings.ping_s),
+        ping_s=settings.ping_s if ping_s is None else max(ping_s, PING_S_MIN) if ping_s > 0 else ping_s,
         is_verbose=_first(fields.verbose, settings.is_verbose),
     )
 
@@ -141,10 +143,6 @@ def _refuse_of_chats(fields: ChatBody) -> None:
         raise invalid("Fields 'modalities' and 'audio': are not supported; answers are texts")
     if fields.web_search_options is not None:
         raise invalid("Field 'web_search_options': is not supported; there is no search")
-
-
-def _ping_s(asked: float | None, default: float) -> float:
-    return default if asked is None else max(asked, PING_S_MIN) if asked > 0 else asked
 
 
 def _constraint(fields: GenerationFields) -> dict[str, Any]:

@@ -16,21 +16,12 @@ from pymtp.serving.params import GenerationParams
 
 from .answer import LiveAnswer
 from .logs import new_id
-from .parameters import RANDOM_SEED
+from .parameters import DRAFTING, RANDOM_SEED
 from .state import ServerState, build_info
 
 _NOT_NUMBERS = ("samplers", "seed", "dry_sequence_breakers", "logit_bias")
 _SAMPLING = [each.name for each in fields(SamplingParams) if each.name not in _NOT_NUMBERS]
-_DRAFTING = [
-    "draft_max",
-    "draft_min",
-    "draft_p_min",
-    "draft_lookup",
-    "draft_pick",
-    "accept",
-    "relaxed_top_n",
-    "relaxed_delta",
-]
+_DRAFTING = ("draft_max", "draft_min", "draft_p_min", *DRAFTING)
 _STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit", "blocked": "blocked", None: "none"}
 _MISSING = object()
 LEAST_LOGPROB = -3.4028234663852886e38

@@ -7,11 +7,10 @@ import asyncio
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EADDRINUSE
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 
@@ -64,7 +63,7 @@ def serve(
         name = f"[{host}]" if ":" in host else host
         url = f"http{'s' * (ssl_cert is not None)}://{name}:{each.getsockname()[1]}{settings.api_prefix}"
         logs.log("listening", **{"page": f"{url}/"} if settings.has_page else {}, api=f"{url}/v1")
-    _run(server.serve(sockets=sockets))
+    server.run(sockets=sockets)
     served = app.state.served
     if served.error is not None:
         raise served.error
@@ -95,16 +94,6 @@ def _check_certificate(cert: Path | None, key: Path | None) -> None:
         raise InvalidParameter(
             "ssl_cert_file", f"a certificate in PEM, with its key in ssl_key_file ({reason})"
         ) from None
-
-
-def _run(work: Coroutine[Any, Any, None]) -> None:
-    """Run in uvloop where it is installed: it spends less on each message."""
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(work)
-    else:
-        uvloop.run(work)
 
 
 class _Server(uvicorn.Server):

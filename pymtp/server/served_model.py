@@ -101,7 +101,10 @@ class ServedModel:
             n_cells = prompt.n_cells if isinstance(prompt, ImagePrompt) else len(prompt)
             if n_cells >= model.n_ctx:
                 raise too_long(n_cells, model.n_ctx)
-        self._check_queue(len(prompts) * options.n)
+        n_new = len(prompts) * options.n
+        self.check_number(n_new)
+        if len(self.answers) + n_new > self.n_slots + self.settings.n_queue_max:
+            raise busy(f"{self.n_waiting} requests are waiting", self._retry_after_s)
         if n_rows := n_image_rows(prompts):
             self._check_images(n_rows)
         answers: list[LiveAnswer] = []
@@ -190,11 +193,6 @@ class ServedModel:
             n_more = len(answer.tokens) - 1
             if n_more > 0:
                 counts.between_tokens.observe((answer.last_at - answer.first_at) / n_more, n_more)
-
-    def _check_queue(self, n_new: int) -> None:
-        self.check_number(n_new)
-        if len(self.answers) + n_new > self.n_slots + self.settings.n_queue_max:
-            raise busy(f"{self.n_waiting} requests are waiting", self._retry_after_s)
 
     def _check_images(self, n_new: int) -> None:
         """`n_new`: rows."""

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from pymtp.chat.template import ChatTemplate
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.model import Model
+from pymtp.version import __version__
 
 from .answer import LiveAnswer
 from .fields import GenerationFields
@@ -93,6 +94,4 @@ def state_of(request: Request) -> ServerState:
 
 def build_info() -> str:
     """Which pymtp this is. Clients of llama-server expect a build number: b, and digits."""
-    from pymtp.version import __version__
-
     return f"b{__version__}-pymtp"
