@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from time import perf_counter
 
-from pymtp.benchmark.spread import Spread
+from spread import Spread
 
 from .measure import Rounds, walk
 from .prompt_cost import prompt_cost

@@ -11,7 +11,8 @@ from typing import Any
 
 from paired.table import Table
 from pymtp.benchmark.prompts import Prompt
-from pymtp.benchmark.spread import Spread, median_interval
+from pymtp.benchmark.spread import median_interval
+from spread import Spread
 
 from .case import Sample
 from .turns import ProgramResult, Samples

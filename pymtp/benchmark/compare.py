@@ -11,14 +11,13 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from pymtp.benchmark.rows import Row
+from pymtp.benchmark.rows import OF_VARIANT, Row
 from pymtp.benchmark.tables import columns, fill, markdown
 from pymtp.errors import PymtpError
 from pymtp.text.files import read_text_record
 
 _SAME = (
-    *("model_filename", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch"),
-    *("n_parallel", "draft_vocab", "mtp_context", "test", "category", "draft_max", "temperature", "accept"),
+    *("model_filename", "n_threads", *OF_VARIANT, "test", "category", "draft_max", "temperature", "accept"),
     "forced_rate",
 )
 """Fields in which rows that are compared are equal."""
@@ -48,7 +47,8 @@ def read_earlier(path: Path) -> Earlier:
             rows = [json.loads(line) for line in text.splitlines()]
         else:
             rows = list(csv.DictReader(text.splitlines()))
-        return {_key(row): {**row, **_numbers(row)} for row in rows} or _wrong(path)
+        numbers = ("avg_ts", "stddev_ts", "n_samples")
+        return {_key(row): {**row, **{name: float(row[name]) for name in numbers}} for row in rows} or _wrong(path)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return _wrong(path)
 
@@ -101,10 +101,6 @@ def _text(value: Any) -> str:
         return f"{float(value):g}"
     except (TypeError, ValueError):
         return str(value)
-
-
-def _numbers(row: dict[str, Any]) -> dict[str, float]:
-    return {name: float(row[name]) for name in ("avg_ts", "stddev_ts", "n_samples")}
 
 
 def _wrong(path: Path) -> Earlier:

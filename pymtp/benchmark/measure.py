@@ -174,11 +174,14 @@ class _Stage:
                 known = self.journal.samples(key, arms) if self.journal else []
                 results.samples += known
                 for arm in arms[len(known) :]:
-                    text = " ".join(filter(None, (work.test.name, work.prompts[trial.prompt].category)))
+                    category = work.prompts[trial.prompt].category
+                    text = " ".join(filter(None, (work.test.name, category)))
                     how = f"K = {arm.draft_max}" if arm.draft_max else "plain"
                     text = f"{text}, {how}, {trial.repetition + 1} of {n_repeat}"
                     on_step(Step(text, n_done, n_all))
-                    sample = self._sample(work, arm, trial)
+                    n_gen = 0 if self.prompts_only else work.test.n_gen
+                    made = self._generate(work, arm, trial, n_gen)
+                    sample = Sample(self.variant, work.test, arm, trial, category, self.prompts_only, *made)
                     if self.journal:
                         self.journal.add(sample)
                     results.samples.append(sample)
@@ -186,12 +189,6 @@ class _Stage:
                     n_done += 1
                 n_done += len(known)
             on_step(Step(f"{work.test.name} done", n_done, n_all, None if self.prompts_only else work.test))
-
-    def _sample(self, work: _Work, arm: Arm, trial: Trial) -> Sample:
-        n_gen = 0 if self.prompts_only else work.test.n_gen
-        stats, acceptance = self._generate(work, arm, trial, n_gen)
-        category = work.prompts[trial.prompt].category
-        return Sample(self.variant, work.test, arm, trial, category, self.prompts_only, stats, acceptance)
 
     def _generate(self, work: _Work, arm: Arm, trial: Trial, n_gen: int) -> tuple[Stats, str]:
         """Generate after one prompt, or after those that run together; the first tokens come with the prompts."""

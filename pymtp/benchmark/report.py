@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pymtp.benchmark.experiment import Variant
-from pymtp.benchmark.rows import ALL, Row
+from pymtp.benchmark.rows import ALL, OF_VARIANT, Row
 from pymtp.benchmark.tables import columns, fill, markdown, narrow
 
 _N_POSITIONS = 4
@@ -29,10 +29,6 @@ _MODEL = columns(
 )
 _MEMORY = columns("memory=memory:s", "without MTP=memory_without:s")
 
-_OF_VARIANT = (
-    *("model_sha256", "model_filename", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v"),
-    *("n_batch", "n_ubatch", "n_parallel", "draft_vocab", "mtp_context"),
-)
 _NOT_VALID = "Drafts were accepted at random and prompts are random tokens: the text is not valid model output."
 _EXPLAINED = (
     "K: draft tokens per round; 0: plain decoding; any: a prompt takes as long whatever K is. tok/s: mean and standard "
@@ -56,8 +52,10 @@ def markdown_report(rows: Sequence[Row], *, notes: Sequence[str] = (), wide: boo
             parts += _group(group)
     if len({variant_key(row) for row in rows}) > 1 and not wide:
         parts += _side_by_side(rows)
-    parts += [fill(text) for text in notes]
-    return "\n\n".join([*parts, fill(_EXPLAINED), *_provenance(rows), *map(fill, _verdicts(rows))]) + "\n"
+    first, hashes = rows[0], dict.fromkeys(f"{row.model_filename} sha256 {row.model_sha256}" for row in rows)
+    machine = fill(f"{first.cpu_info}{first.gpu_info and ', '}{first.gpu_info}. {first.pin}.")
+    parts += [*map(fill, notes), fill(_EXPLAINED), "\n".join([machine, *hashes]), *map(fill, _verdicts(rows))]
+    return "\n\n".join(parts) + "\n"
 
 
 def _group(rows: Sequence[Row]) -> list[str]:
@@ -145,20 +143,14 @@ def unusual(row: Row) -> list[str]:
     defaults = Variant.__dataclass_fields__
     return [
         f"{titles.get(name, name)} {getattr(row, name)}"
-        for name in _OF_VARIANT
-        if name in defaults and name != "n_threads" and getattr(row, name) != defaults[name].default
+        for name in OF_VARIANT
+        if getattr(row, name) != defaults[name].default
     ]
 
 
 def variant_key(row: Row) -> tuple[Any, ...]:
     """A key that is equal for rows of the same variant."""
-    return tuple(getattr(row, name) for name in _OF_VARIANT)
-
-
-def _provenance(rows: Sequence[Row]) -> list[str]:
-    row = rows[0]
-    hashes = dict.fromkeys(f"{row.model_filename} sha256 {row.model_sha256}" for row in rows)
-    return ["\n".join([fill(f"{row.cpu_info}{row.gpu_info and ', '}{row.gpu_info}. {row.pin}."), *hashes])]
+    return tuple(getattr(row, name) for name in ("model_sha256", "model_filename", "n_threads", *OF_VARIANT))
 
 
 def _mib(n_bytes: int | None) -> str | None:
@@ -189,7 +181,8 @@ def _verdict(rows: Sequence[Row], *, named: bool) -> str:
         where = f"{best.model_filename}, {best.n_threads} thread{'s' * (best.n_threads != 1)}, {where}"
     if best.forced_rate is not None:
         where += f", acceptance forced to {best.forced_rate:g}"
-    text = f"{_name(best)} makes {gain_text(best)} times the speed of plain decoding"
+    name = "auto" if best.draft_max == "auto" else f"K = {best.draft_max}"
+    text = f"{name} makes {gain_text(best)} times the speed of plain decoding"
     if auto is not None:
         text += f", auto {gain_text(auto)}"
     return f"Verdict ({where}): {_advice(best)}: {text}."
@@ -202,10 +195,6 @@ def _advice(best: Row) -> str:
     if best.n_samples < 6 or low <= 1:
         return "drafting may pay, but the spread is too large to be sure (-r: more repetitions)"
     return "drafting pays"
-
-
-def _name(row: Row) -> str:
-    return "auto" if row.draft_max == "auto" else f"K = {row.draft_max}"
 
 
 def gain_text(row: Row) -> str | None:

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from statistics import fmean, stdev
 from typing import Any, Literal
 
 from pymtp.benchmark.experiment import Arm, Results, Sample, Subject, Trial, Variant, Workload
 from pymtp.benchmark.provenance import backend, cpu, gpus
-from pymtp.benchmark.spread import Mean, Ratio
+from pymtp.benchmark.spread import Ratio
 from pymtp.serving.statistics import Stats
 from pymtp.version import version_text
 
@@ -22,10 +23,11 @@ ALL = "all"
 
 Pairs = dict[Trial, Sample]
 
-_VARIANT = (
-    *("n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch", "n_parallel", "mtp_context"),
-    "draft_vocab",
+OF_VARIANT = (
+    *("n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch", "n_parallel", "draft_vocab"),
+    "mtp_context",
 )
+"""Fields of a row that are those of its variant."""
 _STATS = ("drafted", "accepted", "rounds", "acceptance_rate", "mean_acceptance_length")
 
 
@@ -153,7 +155,7 @@ def _row(
     common: dict[str, Any], test: Workload, category: str, arm: Arm, pairs: Pairs, plain: Pairs, without: Pairs
 ) -> Row:
     stats = reduce(add, (sample.stats for sample in pairs.values()), Stats())
-    speed = Mean.of([tok_s(sample) for sample in pairs.values()])
+    speeds = [tok_s(sample) for sample in pairs.values()]
     ratios = [tok_s(sample) / tok_s(plain[trial]) for trial, sample in pairs.items() if trial in plain]
     in_both = [(sample.stats, without[trial].stats) for trial, sample in pairs.items() if trial in without]
     costs = [1 - (ours.prompt_tok_s or 0.0) / (plain.prompt_tok_s or 1.0) for ours, plain in in_both]
@@ -171,8 +173,8 @@ def _row(
         acceptance=next(iter(pairs.values())).acceptance if arm.draft_max else "plain",
         is_valid_text=arm.forced_rate is None,
         n_samples=len(pairs),
-        avg_ts=speed.mean,
-        stddev_ts=speed.stddev,
+        avg_ts=fmean(speeds),
+        stddev_ts=stdev(speeds) if len(speeds) > 1 else 0.0,
         **_interval("speedup", ratios if arm.draft_max else []),
         **{name: getattr(stats, name) for name in _STATS},
         acceptance_per_position=tuple(stats.acceptance_per_position),
@@ -190,7 +192,7 @@ def _interval(name: str, ratios: Sequence[float]) -> dict[str, Any]:
 
 def _prompt_tok_s(samples: Iterable[Sample]) -> float | None:
     known = [sample.stats.prompt_tok_s for sample in samples if sample.stats.prompt_tok_s]
-    return Mean.of(known).mean if known else None
+    return fmean(known) if known else None
 
 
 def _of_variant(variant: Variant, subject: Subject) -> dict[str, Any]:
@@ -208,7 +210,7 @@ def _of_variant(variant: Variant, subject: Subject) -> dict[str, Any]:
         "test_time": subject.test_time,
         "n_threads": subject.n_threads,
         "n_ctx": subject.n_ctx,
-        **{name: getattr(variant, name) for name in _VARIANT},
+        **{name: getattr(variant, name) for name in OF_VARIANT},
         "memory_bytes": subject.memory_bytes,
         "memory_without_mtp_bytes": subject.memory_without_mtp_bytes,
     }

@@ -1,39 +1,12 @@
-"""Statistics of a list of measurements: medians, means, spreads and intervals.
+"""Statistics of a list of measurements: the median, and an interval that contains it.
 
 Knows numbers only.
 """
 
 from collections.abc import Sequence
 from math import comb
-from statistics import fmean, median, stdev
+from statistics import median
 from typing import NamedTuple
-
-import numpy as np
-
-
-class Spread(NamedTuple):
-    """The median of a list of measurements, and its interquartile range."""
-
-    median: float
-    iqr: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """From `values`, at least one."""
-        low, middle, high = np.percentile(values, (25, 50, 75))
-        return cls(float(middle), float(high - low))
-
-
-class Mean(NamedTuple):
-    """The mean and the standard deviation of a list of measurements, as in llama-bench."""
-
-    mean: float
-    stddev: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Mean":
-        """From `values`, at least one; a single one has a deviation of 0."""
-        return cls(fmean(values), stdev(values) if len(values) > 1 else 0.0)
 
 
 class Ratio(NamedTuple):

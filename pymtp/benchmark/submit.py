@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pymtp.benchmark.rows import ALL, Row
+from pymtp.benchmark.report import in_all
+from pymtp.benchmark.rows import Row
 from pymtp.errors import PymtpError
 
 MACHINE = ("pin", "cpu_info", "gpu_info", "backends", "n_threads")
@@ -32,8 +33,7 @@ def check_folder(path: Path) -> None:
 
 def submit(path: Path, rows: Sequence[Row]) -> None:
     """Write the record of rows, at least one, whose acceptance is not forced. Raises PymtpError."""
-    has_all = {row.test for row in rows if row.category == ALL}
-    shown = [row for row in rows if row.category == ALL or row.test not in has_all]
+    shown = in_all(rows)
     record = {
         "date": shown[0].test_time[:10],
         "system": f"{platform.system()} {platform.machine()}",

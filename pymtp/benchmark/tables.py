@@ -53,15 +53,12 @@ def narrow(keys: Columns, groups: Sequence[Columns], rows: Table, width: int = C
             if _width([*keys, *parts[-1], column], rows) > width:
                 parts.append([])
             parts[-1].append(column)
-    return [markdown([*keys, *part], _with_values(part, rows)) for part in parts if part]
+    filled = [[row for row in rows if any(row[key] is not None for _, key, _ in part)] for part in parts]
+    return [markdown([*keys, *part], some) for part, some in zip(parts, filled, strict=True) if part]
 
 
 def _width(columns: Columns, rows: Table) -> int:
     return len(markdown(columns, rows).partition("\n")[0])
-
-
-def _with_values(columns: Columns, rows: Table) -> Table:
-    return [row for row in rows if any(row[key] is not None for _, key, _ in columns)]
 
 
 def _cells(columns: Columns, rows: Table) -> list[list[str]]:
