@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from pymtp.errors import PymtpError
-from pymtp.gguf.architectures import Needs, head_obstacle
+from pymtp.gguf.architectures import head_obstacle
 from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.header import ArrayLength, read_array
 from pymtp.gguf.model_file import ModelFile, read_model
@@ -143,17 +143,9 @@ def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
         return f"the metadata names {info.n_heads_declared} MTP heads, the file holds the tensors of {info.n_heads}"
     if info.model_file.is_trained:
         return ""  # whether its cache can hold the head shows when it is loaded
-    if reason := head_obstacle(info.architecture, info.n_heads_declared, _meets(info.model_file)):
+    if reason := head_obstacle(info.architecture, info.n_heads_declared, info.model_file.count):
         return f"the pinned llama.cpp cannot run the MTP heads of this {info.architecture} model ({reason})"
     return ""
-
-
-def _meets(model: ModelFile) -> Needs:
-    met = {
-        Needs.LORA_Q: model.count("attention.q_lora_rank") > 0,
-        Needs.MLA: model.count("attention.key_length_mla") > 0 and model.count("attention.value_length_mla") > 0,
-    }
-    return Needs(sum(need.value for need, is_met in met.items() if is_met))
 
 
 def _special(model: ModelFile, texts: Sequence[object]) -> tuple[Token, ...]:

@@ -12,7 +12,7 @@ from families import FAMILIES, REFUSED, Family
 from log_level import logged
 from machine import needs_no_gpu
 from pymtp.errors import ModelError
-from pymtp.gguf.architectures import ARCHITECTURES, Architecture, Needs, head_obstacle
+from pymtp.gguf.architectures import ARCHITECTURES, NEEDS, Architecture, head_obstacle
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.shards import tensor_bytes
 from pymtp.inspection import Inspection, inspect_model
@@ -204,27 +204,25 @@ def test_the_list_of_architectures_is_that_of_the_engine() -> None:
 
     found, native = ffi.new("struct pymtp_architecture *"), {}
     while lib.pymtp_architecture(len(native), found) == lib.PYMTP_OK:
-        needs = [need for need in Needs if need and found.conditions & getattr(lib, f"PYMTP_NEEDS_{need.name}")]
-        native[ffi.string(found.name).decode()] = Architecture(
-            found.n_heads_max or None, Needs(sum(n.value for n in needs))
-        )
+        needs = tuple(need for need in NEEDS if found.conditions & getattr(lib, f"PYMTP_NEEDS_{need}"))
+        native[ffi.string(found.name).decode()] = Architecture(found.n_heads_max or None, needs)
     assert native == ARCHITECTURES
 
 
 @pytest.mark.parametrize(
-    ("architecture", "n_heads", "meets", "obstacle"),
+    ("architecture", "n_heads", "numbers", "obstacle"),
     [
-        ("deepseek32", 1, Needs.MLA, ""),
-        ("deepseek32", 1, Needs.NOTHING, "it needs attn_k_b and attn_v_b"),
-        ("deepseek32", 2, Needs.MLA, "it runs a single head of them"),
-        ("step35", 3, Needs.NOTHING, ""),
-        ("a-new-one", 1, Needs.MLA, "it has no graph for them"),
+        ("deepseek32", 1, dict.fromkeys(NEEDS["MLA"][1], 64), ""),
+        ("deepseek32", 1, {"attention.key_length_mla": 64}, "it needs attn_k_b and attn_v_b"),
+        ("deepseek32", 2, dict.fromkeys(NEEDS["MLA"][1], 64), "it runs a single head of them"),
+        ("step35", 3, {}, ""),
+        ("a-new-one", 1, {}, "it has no graph for them"),
     ],
 )
 def test_only_architectures_that_are_known_can_draft(
-    architecture: str, n_heads: int, meets: Needs, obstacle: str
+    architecture: str, n_heads: int, numbers: dict[str, int], obstacle: str
 ) -> None:
-    assert head_obstacle(architecture, n_heads, meets) == obstacle
+    assert head_obstacle(architecture, n_heads, lambda key: numbers.get(key, 0)) == obstacle
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,7 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
     tensors = [*named.values(), *(heads.tensors.values() if heads and has_assistant else [])]
     shards = [*(heads.shards if heads else []), *model.shards]
     file_type = model.metadata.get("general.file_type")
+    embedding, is_twice = named.get("token_embd.weight"), model.architecture.startswith(_LOADED_TWICE)
     return GgufInfo(
         path=model.path,
         draft_model=heads.path if heads else None,
@@ -183,7 +184,7 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         n_heads_declared=source.n_heads_declared,
         n_heads=source.n_heads,
         n_draft_vocab=heads.n_draft_vocab if heads else None,
-        embedding_type=_embedding_type(model.architecture, named),
+        embedding_type=None if embedding is None or is_twice else embedding.type_id,
         ties_embedding="output.weight" not in named,
         n_tensors=len(tensors),
         n_parameters=sum(tensor.n_elements for tensor in tensors),
@@ -200,8 +201,3 @@ def _tensors(model: ModelFile, heads: ModelFile | None) -> dict[str, TensorInfo]
     if heads and heads.n_draft_vocab is not None:  # their outputs are not the model's, and the loader leaves them out
         of_heads = {name: each for name, each in of_heads.items() if name != DRAFT_TOKENS and not heads.is_output(name)}
     return {**of_heads, **model.tensors}
-
-
-def _embedding_type(architecture: str, tensors: Mapping[str, TensorInfo]) -> int | None:
-    embedding = tensors.get("token_embd.weight")
-    return embedding.type_id if embedding and not architecture.startswith(_LOADED_TWICE) else None

@@ -34,7 +34,12 @@ def read_shards(path: Path) -> list[Shard]:
         return [first]
     if number != 0:
         raise ModelError(f"{path} is a later part of a split model; name its first part, ...-00001-of-{count:05}.gguf")
-    shards = [first, *(_read_shard(part) for part in _other_parts(path, count))]
+    names = part_names(path.name)
+    if len(names) != count:
+        raise ModelError(
+            f"{path} is the first of {count} parts; rename the parts to NAME-00001-of-{count:05}.gguf and so on"
+        )
+    shards = [first, *(_read_shard(path.with_name(name)) for name in names[1:])]
     _check_together(shards)
     return shards
 
@@ -53,15 +58,6 @@ def part_names(first: str) -> list[str]:
         return []
     count = int(match["count"])
     return [f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
-
-
-def _other_parts(path: Path, count: int) -> list[Path]:
-    names = part_names(path.name)
-    if len(names) != count:
-        raise ModelError(
-            f"{path} is the first of {count} parts; rename the parts to NAME-00001-of-{count:05}.gguf and so on"
-        )
-    return [path.with_name(name) for name in names[1:]]
 
 
 def _check_together(shards: list[Shard]) -> None:

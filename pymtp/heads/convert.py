@@ -284,7 +284,9 @@ class _Fit:
         expected = {part: tensor.shape for part, tensor in like.items()}
         n_embd = self._model.number("embedding_length")
         norms = dict.fromkeys((*_REQUIRED[1:], "nextn.shared_head_norm.weight"), (n_embd,))
-        if mixer := self._mixer():
+        # what makes one stream of a head's hidden states: the trunk's; nothing where there are no streams
+        outside = {part: self._model.tensors.get(f"output_hc_{part}.weight") for part in ("norm", "down", "up")}
+        if mixer := {f"nextn.hc_head_{part}.weight": tensor.shape for part, tensor in outside.items() if tensor}:
             expected.update(mixer)
             norms["nextn.hnorm.weight"] = (n_embd * self._model.number("hyper_connection.count"),)
         vocabulary = dict.fromkeys(
@@ -300,11 +302,6 @@ class _Fit:
         for part, each in made.items():
             if part in fits and _dimensions(each.shape) != _dimensions(fits[part]):
                 self._refuse(f"{part} of head {head} has the shape {list(each.shape)}, not {list(fits[part])}")
-
-    def _mixer(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of what makes one stream of a head's hidden states: the trunk's. {} where there are no streams."""
-        outside = {part: self._model.tensors.get(f"output_hc_{part}.weight") for part in ("norm", "down", "up")}
-        return {f"nextn.hc_head_{part}.weight": tensor.shape for part, tensor in outside.items() if tensor}
 
     def _number(self, *keys: str) -> int:
         """A number of config.json; 0 if it is not there."""

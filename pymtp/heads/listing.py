@@ -49,7 +49,12 @@ def list_heads(path: str | os.PathLike[str]) -> HeadList:
     Raises ModelError: UnsupportedModel if there are none.
     """
     model = read_model(path)
-    found = model if model.n_heads else _with_heads(model)
+    found = model
+    if not (model.n_heads or model.is_assistant or model.is_heads_alone):
+        heads, problem = find_draft_model(model)
+        if heads is None and problem:
+            raise UnsupportedModel(f"{model.path} has no MTP heads ({problem}); name the file with the heads")
+        found = heads or model
     need_heads(found)
     # a file with the heads alone may lack the output matrix that they share
     output_bytes = 0 if output_of(found) else sum(map(tensor_bytes, output_of(model)))
@@ -59,15 +64,6 @@ def list_heads(path: str | os.PathLike[str]) -> HeadList:
         trunk_pass_bytes=trunk_pass_bytes(model),
         heads=tuple(_listed(found, head, output_bytes) for head in heads_of(found)),
     )
-
-
-def _with_heads(model: ModelFile) -> ModelFile:
-    if model.is_assistant or model.is_heads_alone:
-        return model
-    heads, problem = find_draft_model(model)
-    if heads is None and problem:
-        raise UnsupportedModel(f"{model.path} has no MTP heads ({problem}); name the file with the heads")
-    return heads or model
 
 
 def _listed(file: ModelFile, head: Head, output_bytes: int) -> ListedHead:

@@ -5,7 +5,7 @@ A table of our own: the maps of the gguf package leave out heads where llama.cpp
 
 import re
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 EXPERT = re.compile(r"mlp\.experts\.(\d{1,5})\.(gate|up|down)_proj\.weight")
 """One expert's matrix: its number, and which of the three."""
@@ -130,17 +130,15 @@ def _names(
     post_attention_norm: str,
     attention: Mapping[str, str],
     more: Mapping[str, str] | None = None,
-    *,
-    counts_from_one: bool = False,
-    windows: Windows = "none",
-    has_pairs: bool = False,
+    **others: Any,
 ) -> Names:
+    """`others`: fields of Names."""
     norms = {
         "input_layernorm.weight": "attn_norm.weight",
         "post_attention_layernorm.weight": f"{post_attention_norm}.weight",
     }
     parts = {**_NEXTN, **norms, **attention, **_FEED_FORWARD, **(more or {})}
-    return Names(published, parts, counts_from_one, windows, has_pairs)
+    return Names(published, parts, **others)
 
 
 def _qwen(published: str, more: Mapping[str, str] | None = None) -> Names:

@@ -99,7 +99,9 @@ def read_tensor(model: ModelFile, name: str) -> "Array | None":
 def first_tensors(model: ModelFile, form: Form, seed: int) -> "dict[str, Array]":
     """A head before training: the trunk's last layer, which reads token and hidden state in equal parts."""
     rng, like = np.random.default_rng(seed), _layer_like(model)
-    found = {name: read_tensor(model, f"blk.{like}.{name}") for name in _taken(model, like)}
+    parts = ("attn_", "ffn_norm", "ffn_gate.", "ffn_up.", "ffn_down.")
+    taken = [name for name in tensors_by_layer(model.tensors.values())[like] if name.startswith(parts)]
+    found = {name: read_tensor(model, f"blk.{like}.{name}") for name in taken}
     of_layer = {name.removesuffix(".weight"): values for name, values in found.items() if values is not None}
     if (joined := of_layer.pop("attn_qkv", None)) is not None:
         ends = np.cumsum([form.shapes()[f"attn_{x}"][0] for x in "qk"])
@@ -124,12 +126,6 @@ def first_tensors(model: ModelFile, form: Form, seed: int) -> "dict[str, Array]"
         if (bias := of_layer.get(f"attn_{x}.bias")) is not None:
             made[f"attn_{x}.bias"] = bias
     return made
-
-
-def _taken(model: ModelFile, like: int) -> list[str]:
-    parts = ("attn_", "ffn_norm", "ffn_gate.", "ffn_up.", "ffn_down.")
-    names = tensors_by_layer(model.tensors.values())[like]
-    return [name for name in names if name.startswith(parts)]
 
 
 def read_head(path: Path, form: Form) -> "dict[str, Array]":

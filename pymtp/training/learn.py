@@ -49,15 +49,11 @@ def trunk_of(model: ModelFile, device: torch.device) -> Trunk:
     if embedding is None:
         raise UnsupportedModel(f"{model.path} has no token embedding; name a whole model")
     output = read_tensor(model, "output.weight")
-    kind = _number_type(device)
+    # BF16 where products of it are fast
+    is_fast = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
+    kind = torch.bfloat16 if is_fast else torch.float32
     shared = torch.tensor(embedding).to(device, kind)
     return Trunk(shared, shared if output is None else torch.tensor(output).to(device, kind))
-
-
-def _number_type(device: torch.device) -> torch.dtype:
-    """BF16 where products of it are fast."""
-    is_fast = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if is_fast else torch.float32
 
 
 def find_rotation(model: Model, file: ModelFile, form: Form, tensors: dict[str, Array]) -> Rotation:
