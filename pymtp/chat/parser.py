@@ -66,27 +66,15 @@ class ContentParser:
         return ChatMessage(self._content)
 
 
-class ParserMaker:
-    """Makes the parsers of answers to one prompt, of which llama.cpp has made one. Any number of threads may use it."""
-
-    def __init__(self, native: Any, *, is_content_alone: bool) -> None:
-        self.native = native
-        self.is_content_alone = is_content_alone
-        """Whether any answer is content, and nothing else."""
-
-    def make(self) -> "AnswerParser":
-        return ContentParser() if self.is_content_alone else ChatParser(self)
-
-
 class ChatParser:
     """Parses one answer: `push` its pieces as they come, `finish` after the last.
 
     The deltas of all calls together make up `message`. `maker`: ChatPrompt.parser. One thread at a time.
     """
 
-    def __init__(self, maker: ParserMaker) -> None:
+    def __init__(self, maker: object) -> None:
         handle = ffi.new("struct pymtp_chat_parser **")
-        check_call(lib.pymtp_chat_parser_init(maker.native, handle))
+        check_call(lib.pymtp_chat_parser_init(maker, handle))
         self._native = ffi.gc(handle[0], lib.pymtp_free)
         self._text = ""
         self._n_told = 0  # characters of the text that deltas have told

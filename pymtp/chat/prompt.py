@@ -5,7 +5,7 @@ Knows texts; the tokens that they become are the business of whoever generates.
 
 from dataclasses import dataclass, field
 
-from pymtp.chat.parser import AnswerParser, ContentParser, ParserMaker
+from pymtp.chat.parser import AnswerParser, ChatParser, ContentParser
 from pymtp.text.thinking import ClosedOnce, Thinking
 
 
@@ -23,8 +23,8 @@ class ChatPrompt:
 
     text: str
     """The prompt; without a BOS that `tokenize` adds."""
-    parser: ParserMaker | None = field(default=None, compare=False, repr=False)
-    """What makes llama.cpp's parsers of answers; None: answers are content alone. See `parse`."""
+    parser: object = field(default=None, compare=False, repr=False)
+    """llama.cpp's parser of answers, of which `parse` makes others."""
     grammar: str | None = None
     """GBNF that the answer follows, thinking included, with `generation_prompt` in front of it."""
     triggers: tuple[Trigger, ...] = ()
@@ -41,6 +41,8 @@ class ChatPrompt:
     """What closes it; the first closes it where a budget is used up."""
     ignored: tuple[str, ...] = ()
     """What of the schemas the grammar cannot follow, each with its place."""
+    is_content_alone: bool = True
+    """Answers are content, and nothing else."""
 
     def closed_once(self, budget: int) -> ClosedOnce | None:
         """What leaves closing tags out of one answer where a budget (in tokens) may have closed the thinking."""
@@ -51,4 +53,4 @@ class ChatPrompt:
 
     def parse(self) -> AnswerParser:
         """A parser for one answer to this prompt."""
-        return self.parser.make() if self.parser else ContentParser()
+        return ContentParser() if self.is_content_alone else ChatParser(self.parser)

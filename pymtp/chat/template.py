@@ -11,7 +11,6 @@ from typing import Any
 from pymtp.binding.library import ffi, lib
 from pymtp.chat.native import Failed, Refused, check_call, json_of
 from pymtp.chat.params import ChatParams
-from pymtp.chat.parser import ParserMaker
 from pymtp.chat.prompt import ChatPrompt, Trigger
 from pymtp.chat.schema import ignored_of, patterns_ignored, refuse_ignored, schema_grammar
 from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel, require
@@ -98,7 +97,7 @@ class ChatTemplate:
         made["grammar"] = made["grammar"].replace(_FENCED, "")
         if params.calls_once:
             made["grammar"] = _with_one_call(made["grammar"])
-        return _prompt(made, ParserMaker(native, is_content_alone=made["is_content_alone"]), ignored)
+        return _prompt(made, native, ignored)
 
 
 def _without_content(grammar: str) -> str:
@@ -154,11 +153,12 @@ def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> tuple
     return request, gbnf, ignored
 
 
-def _prompt(made: Mapping[str, Any], parser: ParserMaker, ignored: list[str]) -> ChatPrompt:
+def _prompt(made: Mapping[str, Any], parser: object, ignored: list[str]) -> ChatPrompt:
     triggers = [Trigger(one["value"], one["type"] == "pattern") for one in made["grammar_triggers"]]
     return ChatPrompt(
         text=made["prompt"],
         parser=parser,
+        is_content_alone=made["is_content_alone"],
         grammar=made["grammar"] or None,
         triggers=tuple(triggers) if made["grammar_lazy"] else (),
         preserved_tokens=tuple(made["preserved_tokens"]),
