@@ -59,6 +59,7 @@ class _Helps:
     """The help of commands and of groups: options in groups, examples at the end, written as all output is."""
 
     epilog: str | None
+    help_of_help = ""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The groups; for -h only what most people need."""
@@ -79,17 +80,14 @@ class _Helps:
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None:
             option.callback = _show_help
+            option.help = self.help_of_help or option.help
         return option
 
 
 class PymtpCommand(_Helps, TyperCommand):
     """Adds to usage errors what their line names: the command, and the flag that set a parameter."""
 
-    def get_help_option(self, ctx: Any) -> Any:
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.help = "Show the most important flags (-h) or all of them (--help) and exit."
-        return option
+    help_of_help = "Show the most important flags (-h) or all of them (--help) and exit."
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         parse_without_schemas(self.get_params(ctx))

@@ -103,7 +103,12 @@ def _variants(own: Values) -> tuple[Variant, ...]:
     """Every combination of models and of the ways to load them."""
     from pymtp import ContextParams, ModelParams
     from pymtp.benchmark import Variant
+    from pymtp.embedded import model_path
 
+    paths = [*filter(None, [own.model]), *own.model_file]
+    if own.hf_repo or not paths:
+        found = find_model(paths[0] if paths else None, own.hf_repo, offline=own.offline)
+        paths = [found or str(model_path())]
     threads = {name: value for name, value in context_of(own).items() if not isinstance(value, list)}
     common = {
         "draft_model": Path(own.draft_model) if own.draft_model else None,
@@ -113,7 +118,7 @@ def _variants(own: Values) -> tuple[Variant, ...]:
     }
     return tuple(
         Variant(path, **common, **dict(zip(_VARIED, settings, strict=True)))
-        for path in _models([*filter(None, [own.model]), *own.model_file], own.hf_repo, own.offline)
+        for path in map(Path, paths)
         for settings in product(*(getattr(own, name) or [None] for name in _VARIED))
     )
 
@@ -159,15 +164,6 @@ def _show(results: Results, output: Output, own: Values, earlier: Earlier | None
         print_stderr(f"pymtp: {own.plot} not written: nothing was drafted, so there is nothing to plot")
     if own.submit:
         submit(own.submit, found)
-
-
-def _models(paths: list[str], hf_repo: str | None, offline: bool) -> list[Path]:
-    from pymtp.embedded import model_path
-
-    if hf_repo or not paths:
-        found = find_model(paths[0] if paths else None, hf_repo, offline=offline)
-        paths = [found or str(model_path())]
-    return [Path(path) for path in paths]
 
 
 def _tests(own: Values) -> tuple[Workload, ...]:

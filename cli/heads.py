@@ -37,7 +37,8 @@ def list_(own: Values) -> None:
     from pymtp.heads import list_heads
 
     found = list_heads(own.model)
-    output.write((_as_json(found) if own.as_json else _as_text(found)) + "\n")
+    facts = {**asdict(found), "path": str(found.path)}
+    output.write((json.dumps(facts, ensure_ascii=False) if own.as_json else _as_text(found)) + "\n")
 
 
 @with_flags(flags_of("extract"))
@@ -153,10 +154,6 @@ def _write(run: Callable[[Any], Path]) -> None:
     with cleaning_up(), writing() as show:
         path = run(show)
     print_stderr(f"pymtp: wrote {path}, {size_text(path.stat().st_size)}")
-
-
-def _as_json(found: "HeadList") -> str:
-    return json.dumps({**asdict(found), "path": str(found.path)}, ensure_ascii=False)
 
 
 def _as_text(found: "HeadList") -> str:

@@ -122,7 +122,7 @@ def _as_text(found: Inspection, plan: MemoryPlan | None) -> str:
         _model_rows(found),
         _head_rows(found),
         _context_rows(plan.memory if plan else found.memory),
-        _plan_rows(plan, found.info.n_layer) if plan and plan.places else _total_rows(found, plan),
+        _total_rows(found, plan),
         _token_rows(found),
         [("side file", _side_file(file)) for file in found.side_files],
     ]
@@ -154,37 +154,26 @@ def _head_rows(found: Inspection) -> list[tuple[str, str]]:
         ("drafting", found.obstacle or "yes"),
         *((f"head {i}", _head(head)) for i, head in enumerate(found.heads)),
     ]
-    if found.heads and found.has_trunk:
-        rows += [
-            ("context rows", _inputs(found)),
-            ("draft pass", _pass(found)),
-            ("memory", _MEMORY[found.memory_kind]),
-            (
-                "heads' cache",
-                "in the cells of the trunk's cache" if found.shares_cache else "separate from the trunk's",
-            ),
-        ]
-    elif found.has_trunk:
-        rows.append(("memory", _MEMORY[found.memory_kind]))
+    if not found.has_trunk:
+        return rows
+    if found.heads:
+        inputs = "the trunk's hidden states"
+        if len(found.heads) > 1:
+            inputs = "chained: each head reads the one before it (--mtp-context target: all read the trunk)"
+        sizes = sorted({head.pass_bytes for head in found.heads})
+        heads = " to ".join(map(size_text, [sizes[0], sizes[-1]][: len(sizes)]))
+        trunk = f"a trunk pass {size_text(found.trunk_pass_bytes)} ({found.draft_cost or 0:.0%})"
+        rows += [("context rows", inputs), ("draft pass", f"reads {heads} of weights, {trunk}")]
+    rows.append(("memory", _MEMORY[found.memory_kind]))
+    if found.heads:
+        cells = "in the cells of the trunk's cache" if found.shares_cache else "separate from the trunk's"
+        rows.append(("heads' cache", cells))
     return rows
 
 
 def _head(head: Head) -> str:
     lm_head = "its own lm_head" if head.lm_head == "own" else "the trunk's lm_head"
     return f"layer {head.layer}, {size_text(head.size_bytes)} {'/'.join(head.tensor_types)}, {lm_head}"
-
-
-def _inputs(found: Inspection) -> str:
-    if len(found.heads) == 1:
-        return "the trunk's hidden states"
-    return "chained: each head reads the one before it (--mtp-context target: all read the trunk)"
-
-
-def _pass(found: Inspection) -> str:
-    sizes = sorted({head.pass_bytes for head in found.heads})
-    heads = " to ".join(map(size_text, [sizes[0], sizes[-1]][: len(sizes)]))
-    share = found.draft_cost or 0
-    return f"reads {heads} of weights, a trunk pass {size_text(found.trunk_pass_bytes)} ({share:.0%})"
 
 
 def _context_rows(memory: MemoryEstimate | None) -> list[tuple[str, str]]:
@@ -198,20 +187,17 @@ def _context_rows(memory: MemoryEstimate | None) -> list[tuple[str, str]]:
 
 
 def _total_rows(found: Inspection, plan: MemoryPlan | None) -> list[tuple[str, str]]:
-    """What is known where it is not known how much of it goes to each device."""
+    """A line for each device, the host last, and the sum; or what is known where it is not known what goes to each."""
     memory = plan.memory if plan else found.memory
     if memory is None:
         return []
-    total = size_text(memory.total_bytes + found.info.size_bytes)
-    rows = [("compute", f"about {size_text(memory.compute_bytes)}"), ("total", f"about {total} with the weights")]
+    if plan and plan.places:
+        rows = [(place.spot.name, _place(place, found.info.n_layer)) for place in plan.places]
+        rows.append(("total", f"up to {size_text(sum(place.needed_bytes for place in plan.places))}"))
+    else:
+        total = size_text(memory.total_bytes + found.info.size_bytes)
+        rows = [("compute", f"about {size_text(memory.compute_bytes)}"), ("total", f"about {total} with the weights")]
     return [*rows, *([("note", plan.note)] if plan and plan.note else [])]
-
-
-def _plan_rows(plan: MemoryPlan, n_layer: int) -> list[tuple[str, str]]:
-    """A line for each device, the host last, and the sum."""
-    total = size_text(sum(place.needed_bytes for place in plan.places))
-    rows = [(place.spot.name, _place(place, n_layer)) for place in plan.places]
-    return [*rows, ("total", f"up to {total}"), *([("note", plan.note)] if plan.note else [])]
 
 
 def _place(place: Place, n_layer: int) -> str:

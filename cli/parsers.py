@@ -153,16 +153,15 @@ def overrides(text: str) -> list[tuple[str, str]]:
 
 def metadata(text: str) -> list[tuple[str, Any]]:
     """Keys of a GGUF's metadata, and values."""
-    return [_metadata(item) for item in _items(text)]
-
-
-def _metadata(item: str) -> tuple[str, Any]:
-    key, _, typed = item.partition("=")
-    kind, _, value = typed.partition(":")
-    try:
-        return key, _TYPES[kind if key else ""](value)
-    except (KeyError, ValueError):
-        raise typer.BadParameter(f"must be KEY=int|float|bool|str:VALUE,..., not {item!r}") from None
+    found = []
+    for item in _items(text):
+        key, _, typed = item.partition("=")
+        kind, _, value = typed.partition(":")
+        try:
+            found.append((key, _TYPES[kind if key else ""](value)))
+        except (KeyError, ValueError):
+            raise typer.BadParameter(f"must be KEY=int|float|bool|str:VALUE,..., not {item!r}") from None
+    return found
 
 
 _TYPES: dict[str, Parser] = {
