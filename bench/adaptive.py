@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from pymtp import GenerationParams, Model, SamplingParams, Stats, version_text
 from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.benchmark.prompts import Text, read_answers, read_texts, tokenized
-from pymtp.benchmark.spread import Ratio
+from pymtp.benchmark.rows import median_ratio
 
 PENALTIES = SamplingParams(temperature=1, dry_multiplier=0.8, repeat_penalty=1.1)
 
@@ -130,7 +130,7 @@ def report(played: dict[tuple[str, str], list[Played]]) -> None:
         if arm != "none":
             pairs = zip(played[category, arm], played[category, "none"], strict=True)
             ratios = [(one.stats.generation_tok_s or 0) / (plain.stats.generation_tok_s or 1) for one, plain in pairs]
-            median, low, high = Ratio.of(ratios)
+            median, low, high = median_ratio(ratios)
             lengths = [one.stats.mean_acceptance_length or 1 for one in played[category, arm]]
             print(
                 f"| {category} | {arm} | {median:.3f} | {low:.3f} to {high:.3f} | {len(ratios)} | "

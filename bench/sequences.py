@@ -32,7 +32,7 @@ from provenance import machine, model_text
 from pymtp import ContextParams, GenerationParams, Model, SamplingParams, version_text
 from pymtp.acceptance.forced import Forced
 from pymtp.benchmark.prompts import Prompt, open_vocabulary
-from pymtp.benchmark.spread import Ratio
+from pymtp.benchmark.rows import median_ratio
 from pymtp.engine.context import native_params
 
 SERVER = "llama-server"
@@ -155,8 +155,9 @@ def report(n: int, speeds: dict[str, list[float]]) -> None:
             if name == reference or reference not in speeds:
                 cells.append("-")
                 continue
-            ratio = Ratio.of([a / b for a, b in zip(speeds[name], speeds[reference], strict=True)])
-            cells.append(f"{ratio.median:.2f} ({ratio.low:.2f}-{ratio.high:.2f})")
+            ratios = [a / b for a, b in zip(speeds[name], speeds[reference], strict=True)]
+            middle, low, high = median_ratio(ratios)
+            cells.append(f"{middle:.2f} ({low:.2f}-{high:.2f})")
         print(f"| {' | '.join(cells)} | {len(speeds[name])} |", flush=True)
 
 

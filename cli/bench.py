@@ -52,9 +52,9 @@ def bench(own: Values) -> None:
     from pymtp.benchmark import Experiment, Results
     from pymtp.benchmark.compare import read_earlier
     from pymtp.benchmark.experiment import make_arms
+    from pymtp.benchmark.formats import check_folder
     from pymtp.benchmark.journal import Journal
     from pymtp.benchmark.plot import check_plot
-    from pymtp.benchmark.submit import check_folder
 
     prepare_library(own)
     if own.plot:
@@ -143,9 +143,8 @@ def _measure(experiment: Experiment, texts: Any, results: Results, journal: Jour
 def _show(results: Results, output: Output, own: Values, earlier: Earlier | None) -> None:
     from pymtp.benchmark import rows
     from pymtp.benchmark.compare import comparison
-    from pymtp.benchmark.formats import write
+    from pymtp.benchmark.formats import submit, write
     from pymtp.benchmark.plot import draw
-    from pymtp.benchmark.submit import submit
 
     found = rows(results)
     if not found:

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pymtp.benchmark.submit import MACHINE, MEASURED
+from pymtp.benchmark.formats import MACHINE, MEASURED
 from pymtp.benchmark.tables import columns, markdown
 
 FILE = Path(__file__).with_name("results.md")

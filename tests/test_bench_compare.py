@@ -24,7 +24,7 @@ from programs.summary import by_category, raw_rows, summarize
 from programs.turns import ProgramResult, Samples, ask_in_turn
 from pymtp.benchmark.experiment import Trial
 from pymtp.benchmark.prompts import Prompt
-from pymtp.benchmark.spread import median_interval
+from pymtp.benchmark.rows import median_interval
 from random_models.tiny import write_tiny
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"

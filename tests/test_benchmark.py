@@ -22,7 +22,7 @@ from pymtp.benchmark.experiment import Arm, Experiment, Results, Sample, Subject
 from pymtp.benchmark.formats import TABLE, write
 from pymtp.benchmark.plot import check_plot, draw
 from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_answers, read_texts, synthetic
-from pymtp.benchmark.spread import Ratio
+from pymtp.benchmark.rows import median_ratio
 from pymtp.benchmark.tables import narrow
 from pymtp.errors import InvalidParameter, PymtpError
 from pymtp.gguf.facts import model_facts
@@ -139,7 +139,7 @@ def test_pairs_are_read_from_a_pipe_too(tmp_path: Path) -> None:
 
 def test_spreads_are_those_of_the_textbooks() -> None:
     assert Spread.of([1, 2, 3, 4, 5]) == (3, 2)
-    assert Ratio.of([2, 1, 4, 3, 9, 8, 7, 6, 5]) == (5, 2, 8)
+    assert median_ratio([2, 1, 4, 3, 9, 8, 7, 6, 5]) == (5, 2, 8)
 
 
 def stats_of(n_rounds: int, drafted: int, accepted: int, seconds: float) -> Stats:

@@ -11,7 +11,7 @@ from typing import Any
 
 from paired.table import Table
 from pymtp.benchmark.prompts import Prompt
-from pymtp.benchmark.spread import median_interval
+from pymtp.benchmark.rows import median_interval
 from spread import Spread
 
 from .case import Sample

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import comb
 from operator import add
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any, Literal
 
 from pymtp.benchmark.experiment import Arm, Results, Sample, Subject, Trial, Variant, Workload
 from pymtp.benchmark.provenance import backend, cpu, gpus
-from pymtp.benchmark.spread import Ratio
 from pymtp.serving.statistics import Stats
 from pymtp.version import version_text
 
@@ -187,7 +187,8 @@ def _row(
 
 def _interval(name: str, ratios: Sequence[float]) -> dict[str, Any]:
     """The fields of a ratio; None where there are no pairs."""
-    return dict(zip((name, f"{name}_low", f"{name}_high"), Ratio.of(ratios) if ratios else (None,) * 3, strict=True))
+    values = median_ratio(ratios) if ratios else (None,) * 3
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
 def _prompt_tok_s(samples: Iterable[Sample]) -> float | None:
@@ -222,3 +223,23 @@ def tok_s(sample: Sample) -> float:
     tokens = (stats.prompt_tokens if test.n_prompt else 0) + (stats.round_tokens if test.n_gen else 0)
     seconds = (stats.prompt_s if test.n_prompt else 0.0) + (stats.generation_s if test.n_gen else 0.0)
     return tokens / seconds if seconds > 0 else 0.0
+
+
+def median_ratio(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The median of the ratios of pairs, at least one, and an interval that contains it with 95 % probability."""
+    return (median(ratios), *median_interval(ratios))
+
+
+def median_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """An interval that contains the median of the distribution of `values` with probability `level` or more.
+
+    Its ends are two of the values, and it holds for any distribution (the sign test's interval; Conover, Practical
+    Nonparametric Statistics, 3.2). Too few values (fewer than 6 for 0.95) give their whole range.
+    """
+    ordered = sorted(values)
+    n, below, k = len(ordered), 0.0, 0
+    while k < (n - 1) // 2 and below + comb(n, k) / 2**n <= (1 - level) / 2:
+        below += comb(n, k) / 2**n
+        k += 1
+    first = max(k - 1, 0)
+    return ordered[first], ordered[n - 1 - first]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from pymtp.errors import ModelError
 from pymtp.gguf.writer import PIECE_BYTES
-from pymtp.heads.rows import rows_per_piece
+from pymtp.heads.quantize import rows_per_piece
 
 if TYPE_CHECKING:
     import numpy as np

@@ -16,8 +16,7 @@ from pymtp.gguf.writer import Metadata, OnWrite, Piece, Tensor, write_gguf
 from pymtp.heads.checkpoint import Beside, Checkpoint, CheckpointTensor, Made, Span, whole
 from pymtp.heads.files import check_target, default_target, shared_tensors
 from pymtp.heads.names import ARCHITECTURES, EXPERT, FUSED_EXPERTS, INDEX_QK, JOINED, KV_B, NAMES, Names, place
-from pymtp.heads.quantize import HeadTypes, is_kept
-from pymtp.heads.rows import BF16, F16, F32, convert, fitting_type, type_id
+from pymtp.heads.quantize import BF16, F16, F32, HeadTypes, convert, fitting_type, is_kept, type_id
 
 _REQUIRED = ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight")
 _UNUSED = ("_scale_inv", "rotary_emb.inv_freq", "hyper_connection_mixer.block_inject_weight.weight")

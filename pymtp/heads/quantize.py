@@ -1,22 +1,34 @@
-"""Heads in another type, in the file that they are in. All other tensors stay as they are, bit for bit.
+"""Weights, and heads in their files, in another type: by llama.cpp's own quantisation, a few megabytes at a time.
 
-Owns which part of a head gets which type.
+Owns which part of a head gets which type, and what becomes of rows that a type's blocks do not fit. Everything else in
+a file stays as it is, bit for bit.
 """
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pymtp.errors import InvalidParameter, UnsupportedModel, require
+from pymtp.errors import InvalidParameter, ModelError, PymtpError, UnsupportedModel, require
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import ModelFile
 from pymtp.gguf.shards import Shard
-from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES
-from pymtp.gguf.writer import PIECE_BYTES, Metadata, OnWrite, Pieces, Tensor, stored, write_gguf
+from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES, WRITABLE_TYPES, TensorType
+from pymtp.gguf.writer import PIECE_BYTES, Metadata, OnWrite, Piece, Pieces, Tensor, stored, write_gguf
 from pymtp.heads.files import check_target, need_heads, tensors_of
-from pymtp.heads.rows import convert, fitting_type, row_bytes, rows_per_piece, type_id
+
+if TYPE_CHECKING:  # slow to import, and not needed to quantise a file
+    import numpy as np
+    import numpy.typing as npt
+
+_IDS = {kind.name.lower(): type_id for type_id, kind in TENSOR_TYPES.items()}
+
+F32, F16, BF16 = _IDS["f32"], _IDS["f16"], _IDS["bf16"]
+
+# As in llama-quantize, where the rows are no multiple of 256 numbers.
+_SMALLER_BLOCKS = {"q6_k": "q8_0", "q5_k": "q5_1", "q4_k": "q5_0", "iq4_xs": "iq4_nl", "q3_k": "q4_0", "q2_k": "q4_0"}
 
 # Small, and read with more precision than they save room: as in llama-quantize.
 _KEPT = re.compile(r"(_norm|ffn_gate_inp(_shexp)?|indexer\.proj|indexer_compressor_\w+|ssm_conv1d\w*|hc_\w+)\.weight")
@@ -148,3 +160,51 @@ def converted(shard: Shard, tensor: TensorInfo, kind: int) -> Pieces:
     size = rows_per_piece(n_per_row, PIECE_BYTES) * row_bytes(TENSOR_TYPES[tensor.type_id], n_per_row)
     what = f"{shard.path}: {tensor.name}"
     return lambda: convert(stored(shard, tensor, size).pieces(), (tensor.type_id, kind), n_per_row, what)
+
+
+def type_id(name: str, parameter: str) -> int:
+    """The ggml_type that is called `name`. Raises InvalidParameter about `parameter` if rows cannot become it."""
+    require(name in WRITABLE_TYPES, parameter, f"one of {', '.join(WRITABLE_TYPES)}", name)
+    return _IDS[name]
+
+
+def fitting_type(kind: int, n_per_row: int) -> int | None:
+    """`kind`, or the type in its place whose blocks fit rows of `n_per_row` numbers; None if there is none."""
+    while n_per_row % TENSOR_TYPES[kind].block_elements:
+        smaller = _SMALLER_BLOCKS.get(TENSOR_TYPES[kind].name.lower())
+        if smaller is None:
+            return None
+        kind = _IDS[smaller]
+    return kind
+
+
+def rows_per_piece(n_per_row: int, piece_bytes: int) -> int:
+    """How many rows to convert at once, so that they take about `piece_bytes` as numbers of 32 bits."""
+    return max(1, piece_bytes // (4 * n_per_row))
+
+
+def convert(
+    pieces: "Iterable[Piece | npt.NDArray[np.float32]]", kinds: tuple[int, int], n_per_row: int, what: str
+) -> Iterator[Piece]:
+    """Rows of one type as rows of another; `kinds`: from, to. Each piece has whole rows.
+
+    `what` they are, for errors. Raises ModelError for numbers that are not finite.
+    """
+    from pymtp.binding.library import ffi, lib
+    from pymtp.binding.status import check
+
+    sizes = [row_bytes(TENSOR_TYPES[kind], n_per_row) for kind in kinds]
+    for piece in pieces:
+        rows = ffi.from_buffer(piece)
+        n_rows, rest = divmod(len(rows), sizes[0])
+        assert rest == 0, what
+        converted = bytearray(n_rows * sizes[1])
+        try:
+            check(lib.pymtp_convert_rows(*kinds, n_rows, n_per_row, rows, ffi.from_buffer(converted)))
+        except PymtpError as error:
+            raise ModelError(f"{what}: {error}; take another file") from error
+        yield converted
+
+
+def row_bytes(kind: TensorType, n_per_row: int) -> int:
+    return n_per_row // kind.block_elements * kind.block_bytes

@@ -9,7 +9,6 @@ train_head("model.gguf", params=TrainParams(minutes=30))  # mtp-model.gguf
 """
 
 from pymtp.training.collect import Progress
-from pymtp.training.params import TrainParams
-from pymtp.training.run import train_head
+from pymtp.training.run import TrainParams, train_head
 
 __all__ = ["Progress", "TrainParams", "train_head"]

@@ -14,8 +14,7 @@ from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.model_file import TRAINED_FOR, ModelFile, tensors_by_layer
 from pymtp.gguf.writer import Metadata, Piece, Tensor, write_gguf
 from pymtp.heads.files import tensors_of
-from pymtp.heads.quantize import converted
-from pymtp.heads.rows import F32, convert, fitting_type, type_id
+from pymtp.heads.quantize import F32, convert, converted, fitting_type, type_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

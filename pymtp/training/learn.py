@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pymtp.gguf.model_file import ModelFile
     from pymtp.model import Model
     from pymtp.training.form import Array, Form
-    from pymtp.training.params import TrainParams
+    from pymtp.training.run import TrainParams
 
 _N_BATCH = 2048
 """Rows of a step."""
