@@ -5,15 +5,13 @@ Owns taking it apart, and what `pymtp run` writes of it; llama.cpp's parsers fin
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
+from pymtp import Answer, ChatDelta, Generation
+
+from .interrupt import Interrupt
 from .output import Output, print_stderr, shows_color
 from .text import harmless
-
-if TYPE_CHECKING:
-    from pymtp import Answer, ChatDelta, Generation
-
-    from .interrupt import Interrupt
 
 DIM, DRAFTED = "\x1b[2m", "\x1b[32m"
 """Escape sequences before thinking, and before accepted drafts."""
@@ -39,7 +37,7 @@ class Part(NamedTuple):
             yield text, DRAFTED if was_drafted else ""
 
 
-def parts_of(answer: "Generation | Answer", interrupt: "Interrupt", *, with_drafts: bool = False) -> Iterator[Part]:
+def parts_of(answer: Generation | Answer, interrupt: Interrupt, *, with_drafts: bool = False) -> Iterator[Part]:
     """The parts of an answer as they arrive, until its end or the first Ctrl-C; then it is closed.
 
     `with_drafts`: they say what was drafted.
@@ -57,7 +55,7 @@ def parts_of(answer: "Generation | Answer", interrupt: "Interrupt", *, with_draf
         n_before = begin + len(text)
         return Part(text, is_thinking, answer.parts(begin, n_before))
 
-    def parts(deltas: "Iterable[ChatDelta]") -> Iterator[Part]:
+    def parts(deltas: Iterable[ChatDelta]) -> Iterator[Part]:
         for delta in deltas:
             if text := delta.reasoning or delta.content:
                 yield part(text, is_thinking=bool(delta.reasoning))

@@ -13,20 +13,23 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from errno import ENOMEM
+from importlib import import_module
+from inspect import cleandoc
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+import pymtp
 from pymtp.errors import InvalidParameter, PymtpError
 
-from . import batch, bench, chat, doctor, heads, inspect, rpc_server, run, serve
+from .commands import COMMANDS, EXAMPLES_OF_HEADS, HEADS
 from .errors import DEBUG, CommandError, OutputClosed
-from .flags import OF_LLAMA_CPP, parse_without_schemas
+from .flags import OF_LLAMA_CPP, Values, parse_without_schemas, with_flags
 from .llama_cpp import from_variables, translated
 from .output import Output, print_stderr
-from .table import BASIC, TABLE
-from .unknown import COMMANDS, answer, answer_before_command, first_unknown, values_of_flags
+from .table import BASIC, TABLE, flags_of
+from .unknown import MEANT_COMMANDS, answer, answer_before_command, first_unknown, values_of_flags
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
 # BadParameter is the usage error that every parsing problem derives from.
@@ -135,7 +138,7 @@ class PymtpGroup(_Helps, TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and ctx.parent is None:
-            if meant := COMMANDS.get(args[0]):
+            if meant := MEANT_COMMANDS.get(args[0]):
                 raise _UsageError(f"No such command {args[0]!r}; did you mean {meant}?", ctx)
             if " " in args[0] or args[0].endswith(".gguf"):
                 what = "prompt" if " " in args[0] else "model"
@@ -236,8 +239,6 @@ def _show_help(ctx: Any, option: object, wanted: bool) -> None:
 def _show_version(wanted: bool) -> None:
     if wanted:
         output = Output()
-        import pymtp
-
         kinds = dict.fromkeys(each.backend for each in pymtp.devices())
         output.write(f"{pymtp.version_text()}; computes on {', '.join(kinds)}\n")
         raise typer.Exit
@@ -261,18 +262,29 @@ def _group(**options: Any) -> typer.Typer:
     )
 
 
+def _add(group: typer.Typer, function: str, text: str, module: str) -> None:
+    """Add a command whose module is imported when it is called."""
+    name = function.rstrip("_").replace("_", "-")
+
+    def command(own: Values) -> None:
+        getattr(import_module(f"{__package__}.{module}"), function)(own)
+
+    about, _, examples = text.partition("\n\n    Examples:\n")
+    group.command(name, cls=PymtpCommand, help=about, epilog=cleandoc(examples.rstrip()))(
+        with_flags(flags_of(name), command)
+    )
+
+
 app = _group(epilog=_EXAMPLES)
-for _module, _command in (
-    *((run, run.run), (chat, chat.chat), (serve, serve.serve), (batch, batch.batch)),
-    *((rpc_server, rpc_server.rpc_server), (inspect, inspect.inspect), (bench, bench.bench)),
-    (doctor, doctor.doctor),
-):
-    app.command(_command.__name__.replace("_", "-"), cls=PymtpCommand, epilog=_module.EXAMPLES)(_command)
 _heads = _group(
-    name="heads", help="List, extract, attach, quantize, convert and train MTP heads.", epilog=heads.EXAMPLES
+    name="heads",
+    help="List, extract, attach, quantize, convert and train MTP heads.",
+    epilog=EXAMPLES_OF_HEADS,
 )
-for _name_of_heads, (_command, _examples) in heads.COMMANDS.items():
-    _heads.command(_name_of_heads, cls=PymtpCommand, epilog=_examples)(_command)
+for _function, _text in COMMANDS.items():
+    _add(app, _function, _text, module=_function)
+for _function, _text in HEADS.items():
+    _add(_heads, _function, _text, module="heads")
 app.add_typer(_heads)
 
 

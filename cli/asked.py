@@ -8,22 +8,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import typer
 
-from pymtp import InvalidParameter
+import pymtp
+from pymtp import InvalidParameter, ModelParams
 from pymtp.errors import require
 from pymtp.sampling.params import SamplingParams, samplers_from_letters
+from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.files import read_text
 
 from .errors import CommandError
 from .flags import Values
 from .table import TABLE
 from .text import decoded_value
-
-if TYPE_CHECKING:
-    from pymtp import ChatParams, GenerationParams
 
 
 def given_for(params: type[Any], flags: Values) -> dict[str, Any]:
@@ -34,8 +33,6 @@ def given_for(params: type[Any], flags: Values) -> dict[str, Any]:
 
 def placement_of(flags: Values) -> dict[str, Any]:
     """Keywords for ModelParams, but for layers and chat templates."""
-    from pymtp import ModelParams
-
     given = given_for(ModelParams, flags)
     others = {name: value for name, value in given.items() if name not in ("n_gpu_layers", "chat_template", "lora")}
     lora = [one for name in ("lora", "lora_scaled") for group in vars(flags).get(name, ()) for one in group]
@@ -45,9 +42,7 @@ def placement_of(flags: Values) -> dict[str, Any]:
 
 def context_of(flags: Values) -> dict[str, Any]:
     """Keywords for ContextParams."""
-    from pymtp import ContextParams
-
-    given = given_for(ContextParams, flags)
+    given = given_for(pymtp.ContextParams, flags)
     if flags.rope_scale is not None:
         if "rope_freq_scale" in given:
             raise typer.BadParameter("--rope-scale and --rope-freq-scale say the same: leave one out")
@@ -59,8 +54,6 @@ def context_of(flags: Values) -> dict[str, Any]:
 
 def model_options_of(flags: Values) -> dict[str, Any]:
     """Keywords for Model."""
-    from pymtp import DraftParams
-
     if flags.draft in ("mtp", "lookup") and flags.draft_max == 0:
         raise typer.BadParameter(f"--draft {flags.draft} and --draft-max 0 contradict each other: leave one out")
     return {
@@ -69,7 +62,7 @@ def model_options_of(flags: Values) -> dict[str, Any]:
         "n_ctx": None,
         "draft_model": None,
         **context_of(flags),
-        **given_for(DraftParams, flags),
+        **given_for(pymtp.DraftParams, flags),
         "draft": flags.draft if flags.draft_max else "none",
     }
 
@@ -90,14 +83,11 @@ class Asked:
     others: Mapping[str, Any]
     """Fields of pymtp.GenerationParams."""
 
-    def params(self, recommended: Mapping[str, object] | None = None) -> "GenerationParams":
+    def params(self, recommended: Mapping[str, object] | None = None) -> "pymtp.GenerationParams":
         """The parameters of a model. `recommended`: the sampling that its GGUF recommends, see GgufInfo.
 
         Raises InvalidParameter.
         """
-        import pymtp
-        from pymtp.sampling.recommended import recommended_sampling
-
         sampling = SamplingParams(**{**recommended_sampling(recommended or {}), **self.sampling})
         return pymtp.GenerationParams(sampling=sampling, **self.others)
 
@@ -195,11 +185,9 @@ class ChatFlags(NamedTuple):
     reasoning: Literal["on", "off", "auto"]
     reasoning_budget: int
 
-    def params(self) -> "ChatParams":
+    def params(self) -> "pymtp.ChatParams":
         """The parameters of a chat."""
-        from pymtp import ChatParams
-
-        return ChatParams(reasoning=self.reasoning, template_kwargs=self.kwargs)
+        return pymtp.ChatParams(reasoning=self.reasoning, template_kwargs=self.kwargs)
 
     @property
     def is_given(self) -> bool:

@@ -7,31 +7,19 @@ from dataclasses import replace
 
 import typer
 
+import pymtp
+from pymtp.server import logs
+from pymtp.server.batch import read_requests, run_batch
+from pymtp.server.settings import ServerSettings
+
 from .context import find, note_embedded, prepare_library
 from .errors import CommandError
-from .flags import Values, with_flags
+from .flags import Values
 from .output import print_stderr
 from .progress import answering
-from .table import flags_of
-
-EXAMPLES = """
-pymtp batch requests.jsonl -o answers.jsonl
-pymtp batch requests.jsonl -o answers.jsonl -m model.gguf -np 16 -c 32768
-"""
 
 
-@with_flags(flags_of("batch"))
 def batch(own: Values) -> None:
-    """Answer the requests of a file in OpenAI's batch format.
-
-    A run that was interrupted continues: requests whose answers are in OUT.jsonl are left out. The same file gives the
-    same answers: each sequence is computed on its own, and requests without a seed get one.
-    """
-    import pymtp
-    from pymtp.server import logs
-    from pymtp.server.batch import read_requests, run_batch
-    from pymtp.server.settings import ServerSettings
-
     output, n_slots = own.output, own.n_slots
     logs.set_up(is_quiet=True)
     try:

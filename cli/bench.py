@@ -3,36 +3,30 @@
 Owns the order of steps: cheap checks come before a model is loaded. pymtp.benchmark measures and formats.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+import pymtp
+from pymtp.benchmark import Experiment, Results, Variant, measure, rows
+from pymtp.benchmark.compare import Earlier, comparison, read_earlier
+from pymtp.benchmark.experiment import Workload, make_arms
+from pymtp.benchmark.formats import check_folder, submit, write
+from pymtp.benchmark.journal import Journal
+from pymtp.benchmark.plot import check_plot, draw
+from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
+from pymtp.embedded import model_path
+from pymtp.gguf.facts import model_facts
+
 from .asked import context_of, placement_of
 from .context import find_model, note_embedded, prepare_library, warn_beyond_training
-from .flags import Values, with_flags
+from .flags import Values
 from .output import Output, print_stderr
 from .progress import measuring
-from .table import flags_of
-
-if TYPE_CHECKING:
-    from pymtp.benchmark import Results, Variant
-    from pymtp.benchmark.compare import Earlier
-    from pymtp.benchmark.experiment import Experiment, Workload
-    from pymtp.benchmark.journal import Journal
-
-EXAMPLES = """
-pymtp bench model.gguf --draft-max 0-3,auto
-pymtp bench -m a.gguf,b.gguf -p 512-4096*2 -n 128 -t 4,8 -o csv > bench.csv
-pymtp bench model.gguf --temp 0,1 --prompts mine.jsonl --plot bench.svg
-pymtp bench model.gguf --synthetic 0.5,0.8 --draft-max 1-8 -p 0
-pymtp bench model.gguf --compare bench.csv --resume samples.jsonl
-"""
 
 _VARIED = (
     *("n_parallel", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch"),
@@ -41,21 +35,8 @@ _VARIED = (
 """Fields of a variant of which every combination is measured."""
 
 
-@with_flags(flags_of("bench"))
 def bench(own: Values) -> None:
-    """Compare the speed of drafting and plain decoding.
-
-    All arms (draft lengths, temperatures, acceptance methods) take turns on each prompt, in rotating order.
-    Lists: 1,2 or 1-8 or 0-8+2 (steps of 2) or 128-1024*2 (doubling).
-    """
     output = Output()
-    from pymtp.benchmark import Experiment, Results
-    from pymtp.benchmark.compare import read_earlier
-    from pymtp.benchmark.experiment import make_arms
-    from pymtp.benchmark.formats import check_folder
-    from pymtp.benchmark.journal import Journal
-    from pymtp.benchmark.plot import check_plot
-
     prepare_library(own)
     if own.plot:
         check_plot(own.plot)
@@ -86,8 +67,6 @@ def bench(own: Values) -> None:
 
 def _texts(own: Values) -> Any:
     """The prompts. Raises BadParameter for flags that contradict each other."""
-    from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
-
     if own.prompts and own.synthetic:
         raise typer.BadParameter("--synthetic makes its own prompts: leave out --prompts")
     if own.synthetic and own.submit:
@@ -101,10 +80,6 @@ def _texts(own: Values) -> Any:
 
 def _variants(own: Values) -> tuple[Variant, ...]:
     """Every combination of models and of the ways to load them."""
-    from pymtp import ContextParams, ModelParams
-    from pymtp.benchmark import Variant
-    from pymtp.embedded import model_path
-
     paths = [*filter(None, [own.model]), *own.model_file]
     if own.hf_repo or not paths:
         found = find_model(paths[0] if paths else None, own.hf_repo, offline=own.offline)
@@ -113,8 +88,8 @@ def _variants(own: Values) -> tuple[Variant, ...]:
     common = {
         "draft_model": Path(own.draft_model) if own.draft_model else None,
         "mtp_context": own.mtp_context,
-        "placement": ModelParams(**placement_of(own)),
-        "threads": ContextParams(**threads),
+        "placement": pymtp.ModelParams(**placement_of(own)),
+        "threads": pymtp.ContextParams(**threads),
     }
     return tuple(
         Variant(path, **common, **dict(zip(_VARIED, settings, strict=True)))
@@ -125,8 +100,6 @@ def _variants(own: Values) -> tuple[Variant, ...]:
 
 def _measure(experiment: Experiment, texts: Any, results: Results, journal: Journal | None, *, is_shown: bool) -> bool:
     """Run the whole experiment; return whether Ctrl-C ended it."""
-    from pymtp.benchmark import measure
-
     try:
         for variant in experiment.variants:
             one = replace(experiment, variants=(variant,))
@@ -141,11 +114,6 @@ def _measure(experiment: Experiment, texts: Any, results: Results, journal: Jour
 
 
 def _show(results: Results, output: Output, own: Values, earlier: Earlier | None) -> None:
-    from pymtp.benchmark import rows
-    from pymtp.benchmark.compare import comparison
-    from pymtp.benchmark.formats import submit, write
-    from pymtp.benchmark.plot import draw
-
     found = rows(results)
     if not found:
         return
@@ -166,8 +134,6 @@ def _show(results: Results, output: Output, own: Values, earlier: Earlier | None
 
 
 def _tests(own: Values) -> tuple[Workload, ...]:
-    from pymtp.benchmark.experiment import Workload
-
     work = [(n, 0) for n in own.n_prompt if n] + [(0, n) for n in own.n_gen if n] + own.prompt_gen
     if not work:
         raise typer.BadParameter("there is nothing to measure: give -p, -n or -pg a number above 0")
@@ -176,14 +142,11 @@ def _tests(own: Values) -> tuple[Workload, ...]:
 
 def _check(experiment: Experiment) -> None:
     """Raise InvalidParameter for bad values before any model is loaded."""
-    from pymtp import InvalidParameter
-    from pymtp.gguf.facts import model_facts
-
     infos = {one.path: model_facts(one.path) for one in experiment.variants}  # a bad last one would show late
     for one in experiment.variants:
         n_vocab = infos[one.path].n_vocab
         if one.draft_vocab and one.draft_vocab > n_vocab:
-            raise InvalidParameter("draft_vocab", f"at most {n_vocab} for {one.path.name}", value=one.draft_vocab)
+            raise pymtp.InvalidParameter("draft_vocab", f"at most {n_vocab} for {one.path.name}", value=one.draft_vocab)
         _ = one.context  # raises what is wrong with it
     n_longest = max(test.n_depth + test.n_prompt + test.n_gen for test in experiment.tests)
     for path, info in infos.items():

@@ -5,28 +5,26 @@ and its header is read before it is loaded.
 """
 
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import typer
+
+import pymtp
+from pymtp.embedded import model_path
+from pymtp.gguf.facts import GgufInfo, model_facts
+from pymtp.gguf.model_file import read_model
 
 from .asked import Asked, asked_of, model_options_of
 from .flags import Values
 from .output import can_redraw, print_stderr
 from .progress import loading
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from pymtp import GenerationParams, Model
-    from pymtp.gguf.facts import GgufInfo
-
 TOY = "the embedded one, a toy of 60 million parameters (-m or -hf names another)"
 
 
 def prepare_library(own: Values) -> None:
     """What --debug and --verbose ask of the native library. Before anything is loaded."""
-    import pymtp
-
     if not own.debug:
         pymtp.exit_on_abort()
     if own.verbose:
@@ -47,8 +45,8 @@ class Found(NamedTuple):
 
     path: str | None
     """None: the embedded one."""
-    info: "GgufInfo"
-    params: "GenerationParams"
+    info: GgufInfo
+    params: "pymtp.GenerationParams"
     options: dict[str, Any]
     """Keywords for Model."""
     asked: Asked
@@ -70,17 +68,13 @@ def find(own: Values, path: str | None, **others: Any) -> Found:
 
 def look_at(path: str | None, options: dict[str, Any], asked: Asked) -> Found:
     """The model in a file. See `find`."""
-    from pymtp.embedded import model_path
-    from pymtp.gguf.facts import model_facts
-    from pymtp.gguf.model_file import read_model
-
     # takes milliseconds; a bad file shows at once
     file = read_model(path or model_path(), dict(options.get("override_kv", ())))
     info = model_facts(file, options["draft_model"] if path else None)
     return Found(path, info, asked.params(info.sampling), options, asked)
 
 
-def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_in: "Path | None" = None) -> str | None:
+def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_in: Path | None = None) -> str | None:
     """The path of the model that the command line names, downloaded if need be; None: the embedded model.
 
     `headers_in`: see pymtp.hub.resolve.
@@ -99,10 +93,8 @@ def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_
     return str(resolve(hf_repo, offline=offline, headers_in=headers_in))
 
 
-def load(found: Found, **more: Any) -> "Model":
+def load(found: Found, **more: Any) -> "pymtp.Model":
     """Load a model, with progress, and note on stderr what people may not expect. Raises what Model raises."""
-    import pymtp
-
     options = found.options
     files = {"draft_model": found.info.draft_file} if found.info.draft_file else {}
     with loading(found.path) as on_load:
@@ -127,7 +119,7 @@ def warn_beyond_training(n_ctx: int | None, n_ctx_train: int, what: str = "a con
         )
 
 
-def note_room(model: "Model") -> None:
+def note_room(model: "pymtp.Model") -> None:
     """Print a line on stderr if not all of a model has room on the devices."""
     if model.room_note:
         print_stderr(f"pymtp: {model.room_note} (pymtp inspect shows what goes where)")

@@ -4,31 +4,29 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import typer
+from huggingface_hub.constants import HF_HUB_CACHE
 
-from .flags import Values, with_flags
+import pymtp
+from pymtp.benchmark.provenance import cpu
+from pymtp.embedded import model_path
+from pymtp.engine.cores import n_cores
+from pymtp.placement.devices import cpu_features, describe, devices, find_devices, host_device
+from pymtp.placement.operations import check_operations
+
+from .flags import Values
 from .output import Output, device_text
-from .table import flags_of
 from .text import printable, size_text
-
-EXAMPLES = """
-pymtp doctor
-pymtp doctor > report.txt
-"""
 
 _PACKAGES = ("gguf", "numpy", "huggingface-hub", "llama-cpp-python")
 _READ = ("LLAMA_", "PYMTP_", "GGML_", "CUDA_", "OMP_", "HF_", "XDG_CACHE_HOME")
 _SECRET = ("KEY", "TOKEN")
 
 
-@with_flags(flags_of("doctor"))
 def doctor(own: Values) -> None:
-    """Print a report on this machine to paste, and check what its devices compute.
-
-    Reads no model but the embedded one, sends nothing, and names no user. Exit code 1: something is wrong.
-    """
     output, wrong = Output(), []
     for title, lines in (("versions", _versions()), ("machine", _machine()), ("folders", _folders())):
         for line in lines:
@@ -42,10 +40,6 @@ def doctor(own: Values) -> None:
 
 
 def _versions() -> Iterator[str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    import pymtp
-
     yield pymtp.version_text()
     packages = []
     for name in _PACKAGES:
@@ -58,10 +52,6 @@ def _versions() -> Iterator[str]:
 
 
 def _machine() -> Iterator[str]:
-    from pymtp.benchmark.provenance import cpu
-    from pymtp.engine.cores import n_cores
-    from pymtp.placement.devices import cpu_features, devices
-
     yield f"{cpu()}; {n_cores()} cores for {os.cpu_count()} threads"
     yield cpu_features()
     yield from map(device_text, devices())
@@ -71,8 +61,6 @@ def _machine() -> Iterator[str]:
 
 
 def _folders() -> Iterator[str]:
-    from huggingface_hub.constants import HF_HUB_CACHE
-
     folder = Path(HF_HUB_CACHE)
     there = next(path for path in (folder, *folder.parents) if path.exists())
     state = "writable" if os.access(there, os.W_OK) else "not writable: set HF_HOME"
@@ -85,9 +73,6 @@ def _homeless(path: str) -> str:
 
 def _checks() -> Iterator[tuple[str, str, bool]]:
     """Name, result and whether it is right, of each device and of the embedded model."""
-    from pymtp.placement.devices import describe, find_devices, host_device
-    from pymtp.placement.operations import check_operations
-
     for device in [host_device(), *find_devices(None)]:
         name, operations = describe(device).name, check_operations(device)
         worst = max((each.error for each in operations), default=0.0)
@@ -101,9 +86,6 @@ def _checks() -> Iterator[tuple[str, str, bool]]:
 
 
 def _drafts() -> tuple[str, bool]:
-    import pymtp
-    from pymtp.embedded import model_path
-
     params = pymtp.GenerationParams(pymtp.SamplingParams(temperature=0), max_tokens=32, ignore_eos=True)
     texts = []
     for drafts in ({"draft": "none"}, {"draft_max": 3}):

@@ -73,20 +73,16 @@ class Flag:
         self.parameter = Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[kind, info], default=default)
 
 
-def with_flags(flags: Sequence[Flag]) -> Callable[[Callable[[Values], None]], Callable[..., None]]:
-    """A decorator: a command gets the values of `flags` in one object; typer sees a parameter for each."""
+def with_flags(flags: Sequence[Flag], command: Callable[[Values], None]) -> Callable[..., None]:
+    """A command that gets the values of `flags` in one object; typer sees a parameter for each."""
 
-    def decorated(command: Callable[[Values], None]) -> Callable[..., None]:
-        def wrapped(**values: Any) -> None:
-            command(Values(**values | {flag.name: each(values[flag.name]) for flag in flags if flag.is_list}))
+    def wrapped(**values: Any) -> None:
+        command(Values(**values | {flag.name: each(values[flag.name]) for flag in flags if flag.is_list}))
 
-        parameters = [flag.parameter for flag in flags]
-        wrapped.__name__, wrapped.__doc__ = command.__name__, command.__doc__
-        wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        wrapped.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        return wrapped
-
-    return decorated
+    parameters = [flag.parameter for flag in flags]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    wrapped.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return wrapped
 
 
 def _completing(choices: Iterable[str]) -> Callable[[str], list[str]]:

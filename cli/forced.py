@@ -5,36 +5,31 @@ Owns the format of the values. The text is not valid output then, and the comman
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from pymtp import DraftParams, InvalidParameter
+from pymtp.acceptance.forced import Forced
+from pymtp.drafting.choice import longest_draft
 
 from .flags import Values
 from .output import print_stderr
-
-if TYPE_CHECKING:
-    from pymtp.acceptance.forced import Forced
 
 VARIABLE = "PYMTP_FORCED_ACCEPTANCE"
 """count=N, rates=P,P,... or length=L: for runs whose flags cannot be changed."""
 
 
-def forced_by_flags(own: Values, seed: int | None = None) -> "Forced | None":
+def forced_by_flags(own: Values, seed: int | None = None) -> Forced | None:
     """`forced_acceptance` by the flags of a command."""
-    from pymtp import DraftParams
-    from pymtp.drafting.choice import longest_draft
-
     n_draft = longest_draft(DraftParams(draft=own.draft, draft_max=own.draft_max))
     return forced_acceptance(own.spec_synth_rates, own.spec_synth_len, n_draft, seed)
 
 
 def forced_acceptance(
     rates: str | None, length: float | None, n_draft: int, seed: int | None, environ: Mapping[str, str] = os.environ
-) -> "Forced | None":
+) -> Forced | None:
     """What the flags ask for, else the environment; None if nothing is forced. `n_draft`: drafts of a round.
 
     Raises InvalidParameter for an invalid flag. An invalid variable is ignored with a warning.
     """
-    from pymtp import InvalidParameter
-
     if n_draft == 0:
         return None
     if rates is not None and length is not None:
@@ -53,11 +48,8 @@ def forced_acceptance(
         return None
 
 
-def _read(kind: str, text: str, n_draft: int, seed: int | None, name: str) -> "Forced":
-    import numpy as np
-
-    from pymtp import InvalidParameter
-    from pymtp.acceptance.forced import Forced
+def _read(kind: str, text: str, n_draft: int, seed: int | None, name: str) -> Forced:
+    import numpy as np  # slow to import, and hardly ever needed
 
     random = np.random.default_rng(seed or 0).random
     try:

@@ -12,30 +12,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from pymtp.errors import ModelError
+import pymtp
+from pymtp.embedded import model_path
+from pymtp.errors import LibraryError, ModelError
+from pymtp.gguf.model_file import read_model
+from pymtp.gguf.passes import Head
+from pymtp.inspection import Inspection, SideFile, Token, inspect_model
+from pymtp.loading.params import ModelParams
+from pymtp.placement.cache import MemoryEstimate
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.spans import spans
 
 from .asked import given_for, placement_of
 from .context import find_model, named_model, warn_beyond_training
-from .flags import Values, with_flags
+from .flags import Values
 from .output import Output
 from .report import block
-from .table import flags_of
 from .text import printable, size_text
 
 if TYPE_CHECKING:
-    from pymtp.gguf.passes import Head
-    from pymtp.inspection import Inspection, SideFile, Token
-    from pymtp.placement.cache import MemoryEstimate
     from pymtp.placement.places import Place
     from pymtp.placement.plan import MemoryPlan
 
-EXAMPLES = """
-pymtp inspect model.gguf
-pymtp inspect model-00001-of-00003.gguf -c 32768 -ctk q8_0 -ctv q8_0
-pymtp inspect -hf user/repo:Q4_K_M --json
-"""
 
 _MEMORY = {
     "full": "K/V of every position, in one cache",
@@ -47,13 +45,7 @@ _MEMORY = {
 }
 
 
-@with_flags(flags_of("inspect"))
 def inspect(own: Values) -> None:
-    """Show a GGUF's MTP heads, drafting cost, memory and tokens.
-
-    Reads headers only, of models on the Hub too, so it is quick for models of any size. The flags describe the context
-    to estimate memory for, and where the model would go.
-    """
     output = Output()
     given = named_model(own)
     if own.hf_repo is None:
@@ -69,13 +61,7 @@ def inspect(own: Values) -> None:
 
 
 def _inspected(path: str | None, own: Values) -> str:
-    from pymtp.embedded import model_path as embedded_path
-    from pymtp.errors import LibraryError
-    from pymtp.gguf.model_file import read_model
-    from pymtp.inspection import inspect_model
-    from pymtp.loading.params import ModelParams
-
-    file = read_model(path or embedded_path(), dict(own.override_kv))
+    file = read_model(path or model_path(), dict(own.override_kv))
     found = inspect_model(file, n_ctx=own.n_ctx, n_ubatch=own.n_ubatch, type_k=own.type_k, type_v=own.type_v)
     warn_beyond_training(own.n_ctx, found.info.n_ctx_train)
     try:
@@ -91,13 +77,12 @@ def _plan(found: Inspection, path: Any, own: Values) -> MemoryPlan | None:
     """Where the model would go; None for a file that is not one."""
     if not found.has_trunk or found.info.is_assistant:
         return None
-    from pymtp import ContextParams, DraftParams, ModelParams
     from pymtp.options import Params
     from pymtp.placement.plan import plan
 
     where = ModelParams(**placement_of(own), n_gpu_layers=own.n_gpu_layers)
-    context = ContextParams(**given_for(ContextParams, own))
-    return plan(path, Params(where, context, DraftParams(draft_model=own.draft_model)))
+    context = pymtp.ContextParams(**given_for(pymtp.ContextParams, own))
+    return plan(path, Params(where, context, pymtp.DraftParams(draft_model=own.draft_model)))
 
 
 def _as_json(found: Inspection, plan: MemoryPlan | None) -> str:

@@ -6,14 +6,13 @@ Owns writing to both. Knows nothing about what is written.
 import os
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 import typer
 
-from .errors import CommandError, OutputClosed
+import pymtp
 
-if TYPE_CHECKING:
-    from pymtp.placement.devices import Device
+from .errors import CommandError, OutputClosed
 
 
 def print_stderr(text: str, *, ends_line: bool = True) -> None:
@@ -61,7 +60,7 @@ def _discard_stdout() -> None:
     os.close(null)
 
 
-def device_text(device: "Device") -> str:
+def device_text(device: "pymtp.Device") -> str:
     """A device, as --list-devices and doctor show it."""
     memory = f"{device.total_bytes >> 20} MiB, {device.free_bytes >> 20} MiB free"
     return f"{device.name}: {device.description} ({device.kind}, {memory})"
@@ -70,10 +69,8 @@ def device_text(device: "Device") -> str:
 def show_devices(ctx: typer.Context, wanted: bool) -> bool:
     """What --list-devices does."""
     if wanted:
-        from pymtp.placement.devices import devices
-
         typer.echo("Available devices:")
-        for device in devices(ctx.params.get("rpc") or ()):
+        for device in pymtp.devices(ctx.params.get("rpc") or ()):
             typer.echo(f"  {device_text(device)}")
         raise typer.Exit
     return wanted

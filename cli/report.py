@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import pymtp
+
 if TYPE_CHECKING:
     from pymtp import Generation, Model, Session, Stats
     from pymtp.sampling.logprobs import TokenLogprobs
@@ -101,8 +103,6 @@ def times_block(stats: Stats) -> str:
 
 def json_report(generation: Generation, model: Model, *, stopped: bool) -> str:
     """Return `run --json`'s object on one line. `stopped`: Ctrl-C ended the generation."""
-    import pymtp
-
     message = generation.message
     return json.dumps(
         {

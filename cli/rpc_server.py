@@ -4,29 +4,17 @@ import os
 import signal
 from pathlib import Path
 
+import pymtp
+from pymtp.engine.cores import n_cores
+from pymtp.loading.rpc import serve_devices
+from pymtp.placement.devices import find_devices, host_device
+
 from .errors import CommandError
-from .flags import Values, with_flags
+from .flags import Values
 from .output import print_stderr
-from .table import flags_of
-
-EXAMPLES = """
-pymtp rpc-server
-pymtp rpc-server --host 192.168.1.5 --port 50052 -c
-pymtp run model.gguf --rpc 192.168.1.5:50052 "..."
-"""
 
 
-@with_flags(flags_of("rpc-server"))
 def rpc_server(own: Values) -> None:
-    """Lend devices to pymtp on another machine (run ... --rpc HOST:PORT), one client at a time.
-
-    Both machines need the same build. The protocol has no authentication: it belongs on a private network.
-    """
-    import pymtp
-    from pymtp.engine.cores import n_cores
-    from pymtp.loading.rpc import serve_devices
-    from pymtp.placement.devices import find_devices, host_device
-
     devices = find_devices(own.device) or [host_device()]
     address = f"{own.host}:{own.port}"
     print_stderr(f"pymtp: no authentication: whoever reaches {address} may use it; keep it on a private network")

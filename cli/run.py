@@ -6,53 +6,31 @@ Owns the order of steps: what can fail cheaply fails before the model is loaded.
 import sys
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
+
+from pymtp import IMAGE_MARKER, Generation, Image, Model
 
 from .answer import Writer, parts_of
 from .asked import ChatFlags, chat_flags_of
 from .context import TOY, find, load, note_embedded, prepare_library
 from .errors import CommandError
-from .flags import Values, with_flags
+from .flags import Values
 from .forced import forced_by_flags
 from .interrupt import Interrupt
 from .output import Output, print_stderr, shows_color
 from .progress import prompting
 from .prompt import checked_text, read_prompt, split_positionals
 from .report import ended_text, json_report, session_block, stats_block, times_block
-from .table import flags_of
-
-if TYPE_CHECKING:
-    from pymtp import Generation, Image, Model
-
-EXAMPLES = """
-pymtp run "Write a Python function that checks whether a number is prime."
-git diff | pymtp run model.gguf -n 400 --temp 0.3
-pymtp run -m model.gguf -f prompt.txt --draft-max 2 --json
-pymtp run -hf user/repo:Q4_K_M "Hello"
-pymtp run model.gguf -q -sys "You are brief." -p "Who are you?"
-pymtp run model.gguf --draft none "Hello"
-pymtp run model.gguf --mmproj mmproj.gguf --image photo.jpg "What is this?"
-pymtp run model.gguf --reasoning-budget 200 "Primes below 30?" >answer.txt
-"""
 
 
-@with_flags(flags_of("run"))
 def run(own: Values) -> None:
-    """Generate text from a prompt.
-
-    A single argument is the model if it is an existing path or ends in .gguf, else the prompt. Without a
-    prompt argument, the prompt is read from stdin. The model's chat template is applied if it has one.
-    Sampling values that the model's file recommends replace the defaults below; pymtp inspect shows them.
-    """
     chat_flags = chat_flags_of(own)
     output = Output()
     path, argument = split_positionals(own.model_file or own.hf_repo, own.prompt_text, own.first, own.second)
     system = checked_text(own.system, "the system prompt") if own.system else None
     _check(own, chat_flags)
-    from pymtp import Image
-
     prepare_library(own)
     forced = forced_by_flags(own, None if own.seed == -1 else own.seed)
     found = find(own, own.model_file if own.hf_repo else path, forced=forced)
@@ -90,10 +68,8 @@ def _check(own: Values, chat_flags: ChatFlags) -> None:
         raise typer.BadParameter("--raw applies no chat template: leave it out, or the template's flags")
 
 
-def _messages(text: str, images: "Sequence[Image]", system: str | None) -> list[dict[str, Any]]:
+def _messages(text: str, images: Sequence[Image], system: str | None) -> list[dict[str, Any]]:
     """The messages of a chat. An image is in the place of its marker, or before the text."""
-    from pymtp import IMAGE_MARKER
-
     content: Any = text
     if images:
         texts = _with_markers(text, images).split(IMAGE_MARKER)
@@ -109,14 +85,12 @@ def _messages(text: str, images: "Sequence[Image]", system: str | None) -> list[
     return [*before, {"role": "user", "content": content}]
 
 
-def _with_markers(text: str, images: "Sequence[Image]") -> str:
+def _with_markers(text: str, images: Sequence[Image]) -> str:
     """The text with a marker for each image: where it has them, or before it."""
-    from pymtp import IMAGE_MARKER
-
     return text if IMAGE_MARKER in text else IMAGE_MARKER * len(images) + text
 
 
-def _consume(generation: "Generation", writer: Writer, *, with_drafts: bool) -> bool:
+def _consume(generation: Generation, writer: Writer, *, with_drafts: bool) -> bool:
     """Write each part of the text as it arrives; return whether Ctrl-C ended the generation."""
     with Interrupt() as interrupt:
         try:
@@ -130,7 +104,7 @@ def _consume(generation: "Generation", writer: Writer, *, with_drafts: bool) -> 
 
 
 def _report(
-    own: Values, output: Output, generation: "Generation", model: "Model", *, path: str | None, stopped: bool
+    own: Values, output: Output, generation: Generation, model: Model, *, path: str | None, stopped: bool
 ) -> None:
     """Print what follows the text, or with --json everything."""
     if own.as_json:

@@ -5,44 +5,27 @@ Owns what is checked before the model is loaded.
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pymtp
+from pymtp import GenerationParams, InvalidParameter
 from pymtp.gguf.facts import N_CTX_MAX
+from pymtp.server.run import serve as run_server
 from pymtp.server.settings import ServerSettings
 
 from .asked import ChatFlags, chat_flags_of, given_for, text_of
 from .context import find, note_embedded, note_room, prepare_library
 from .errors import CommandError
-from .flags import Values, with_flags
+from .flags import Values
 from .forced import forced_by_flags
 from .output import print_stderr
-from .table import flags_of
-
-if TYPE_CHECKING:
-    from pymtp import GenerationParams
-
-EXAMPLES = """
-pymtp serve
-pymtp serve -m model.gguf --port 8080 -np 8 -c 32768
-pymtp serve -hf user/repo:Q4_K_M --api-key-file keys.txt --host 0.0.0.0
-pymtp serve --metrics --slot-save-path slots --draft-max 3
-"""
 
 _N_SLOTS = 4
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
-@with_flags(flags_of("serve"))
 def serve(own: Values) -> None:
-    """Serve the APIs of OpenAI, Anthropic and llama-server over HTTP.
-
-    Flags for text, thinking and sampling are defaults: requests can override them.
-    """
     chat_flags = chat_flags_of(own)
-    import pymtp
-    from pymtp import InvalidParameter
-    from pymtp.server.run import serve as run_server
-
     keys, hosts = _keys(own.api_keys or (), own.api_key_file), own.host
     if not keys and any(each not in _LOCAL for each in hosts):
         print_stderr(
@@ -82,7 +65,7 @@ def serve(own: Values) -> None:
     )
 
 
-def _settings(own: Values, params: "GenerationParams", chat_flags: ChatFlags, keys: tuple[str, ...]) -> ServerSettings:
+def _settings(own: Values, params: GenerationParams, chat_flags: ChatFlags, keys: tuple[str, ...]) -> ServerSettings:
     own_settings = {
         **given_for(ServerSettings, own),
         "params": params,

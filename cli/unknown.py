@@ -36,7 +36,7 @@ MEANT = table("""
 """)
 """Other names for flags, and the flags."""
 
-COMMANDS = table("""
+MEANT_COMMANDS = table("""
 help: pymtp --help
 version: pymtp --version
 generate complete completion prompt llama-completion: pymtp run

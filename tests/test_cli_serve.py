@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pymtp_cli.serve
 import pytest
 from pymtp_cli.app import app
 from pymtp_cli.serve import _context
 from typer.testing import CliRunner
 
-from pymtp.server import run
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -25,7 +25,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch, *flags: str) -> ServerSettings:
     def serve(load: Any, settings: ServerSettings, **others: Any) -> None:
         found.append(settings)
 
-    monkeypatch.setattr(run, "serve", serve)
+    monkeypatch.setattr(pymtp_cli.serve, "run_server", serve)
     with pytest.raises(SystemExit, match="0"):
         app(["serve", *flags], prog_name="pymtp")
     return found[0]

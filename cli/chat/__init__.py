@@ -4,51 +4,39 @@ Owns the order of steps, as run.py does; the conversation itself is in repl.py.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import typer
+
+import pymtp
+from pymtp import Conversation, GenerationParams, Model
+from pymtp.text.files import read_text_record
 
 from ..asked import ChatFlags, chat_flags_of
 from ..context import Found, find, load, look_at, named_model, note_embedded, prepare_library
 from ..errors import CommandError
-from ..flags import Values, with_flags
+from ..flags import Values
 from ..output import Output, print_stderr
 from ..prompt import checked_text, read_prompt
 from ..report import session_block
-from ..table import flags_of
-
-if TYPE_CHECKING:
-    from pymtp import Conversation, GenerationParams, Model
-
-EXAMPLES = """
-pymtp chat model.gguf --color
-pymtp chat -hf user/repo:Q4_K_M -sys "You are brief."
-pymtp chat --temp 0.3 -c 8192 --draft-max 2
-pymtp chat model.gguf --resume
-printf 'Hello\\n/stats\\n' | pymtp chat
-"""
+from . import files
+from .commands import completions
+from .reader import open_reader
+from .repl import Repl
+from .screen import Display, Screen
+from .state import Chat
 
 
-@with_flags(flags_of("chat"))
 def chat(own: Values) -> None:
-    """Chat with a model.
-
-    /help lists the commands. Ctrl-C stops an answer, a second one quits. From a pipe, each line is a message; a
-    backslash at the end continues it on the next line. Sampling values that the model's file recommends replace the
-    defaults below.
-    """
     chat_flags = chat_flags_of(own)
     output = Output()
     system = checked_text(own.system, "the system prompt") if own.system else None
     path = named_model(own)
     has_first = own.prompt_text is not None or own.prompt_file is not None
     first = read_prompt(own.prompt_text, own.prompt_file) if has_first else None
-    import pymtp
-
     prepare_library(own)
     found = find(own, path)
 
-    def load_other(other: str) -> "tuple[Model, GenerationParams]":
+    def load_other(other: str) -> tuple[Model, GenerationParams]:
         another = look_at(other, found.options, found.asked)
         return _load(another, chat_flags), another.params
 
@@ -62,7 +50,7 @@ def chat(own: Values) -> None:
         raise typer.Exit(code)
 
 
-def _load(found: Found, chat_flags: ChatFlags) -> "Model":
+def _load(found: Found, chat_flags: ChatFlags) -> Model:
     if (chat_flags.template or found.info.chat_template) is None:
         raise CommandError(f"{found.path} has no chat template; use it without one: pymtp run {found.path} --raw")
     return load(found, chat_template=chat_flags.template)
@@ -70,19 +58,13 @@ def _load(found: Found, chat_flags: ChatFlags) -> "Model":
 
 def _converse(
     own: Values,
-    conversation: "Conversation",
-    params: "GenerationParams",
+    conversation: Conversation,
+    params: GenerationParams,
     output: Output,
-    load_other: "Callable[[str], tuple[Model, GenerationParams]]",
+    load_other: Callable[[str], tuple[Model, GenerationParams]],
     first: str | None,
 ) -> int:
     """Chat until the user quits; return the exit code."""
-    from .commands import completions
-    from .reader import open_reader
-    from .repl import Repl
-    from .screen import Display, Screen
-    from .state import Chat
-
     chat = Chat(conversation, params, Screen(output, Display(color=own.color)), load_other)
     keeps_history = not own.no_history
     reader = open_reader(lambda before: completions(before, chat), keeps_history=keeps_history)
@@ -95,12 +77,8 @@ def _converse(
         chat.conversation.model.close()  # /model may have opened another one
 
 
-def _resume(conversation: "Conversation", system: str | None) -> None:
+def _resume(conversation: Conversation, system: str | None) -> None:
     """Restore the latest chat; a system prompt that is given now stays. Raises CommandError."""
-    from pymtp.text.files import read_text_record
-
-    from . import files
-
     path = files.last_chat()
     try:
         saved = files.read(read_text_record(path))

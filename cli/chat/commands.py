@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from pymtp import Image
 from pymtp.text.files import read_text_record
 
 from ..answer import Part
@@ -23,10 +24,7 @@ from ..report import stats_block
 from . import clipboard, files
 from .reader import unquoted
 from .screen import CUT
-from .state import as_typed, names, with_value
-
-if TYPE_CHECKING:
-    from .state import Chat, Start
+from .state import Chat, Start, as_typed, names, with_value
 
 
 class Refused(Exception):
@@ -281,8 +279,6 @@ def _read(chat: Chat, file: str) -> None:
 
 
 def _image(chat: Chat, file: str) -> None:
-    from pymtp import Image
-
     if chat.conversation.model.projector is None:
         raise Refused("the model takes no images; restart with its projector: --mmproj FILE")
     image = Image(_path(file, "/image"))

@@ -7,15 +7,12 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pymtp import InvalidParameter, PymtpError
+from pymtp import Conversation, InvalidParameter, PymtpError
 from pymtp.chat.images import as_url, source_of
 from pymtp.engine import snapshot
 from pymtp.text.files import read_text_record
-
-if TYPE_CHECKING:
-    from pymtp import Conversation
 
 _FORMAT = "pymtp chat"
 
@@ -35,7 +32,7 @@ def last_chat() -> Path:
     return user_state_path("pymtp", appauthor=False) / "last_chat.json"
 
 
-def write(path: Path, conversation: "Conversation") -> None:
+def write(path: Path, conversation: Conversation) -> None:
     """Save a conversation with its images. Raises StateError if the file cannot be written."""
     messages = [
         {**message, "images": [as_url(image.data) for image in message["images"]]} if "images" in message else message
@@ -45,7 +42,7 @@ def write(path: Path, conversation: "Conversation") -> None:
     snapshot.write(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode("utf-8", "replace"))
 
 
-def autosave(conversation: "Conversation") -> None:
+def autosave(conversation: Conversation) -> None:
     """Save a conversation for `pymtp chat --resume`. Errors are ignored: a full disk must not stop the chat."""
     with suppress(OSError, PymtpError):
         path = last_chat()

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from pymtp import Answer
+
 from ..answer import DIM, END, Part
 from ..output import Output, print_stderr, shows_color
 from ..text import harmless
 
 if TYPE_CHECKING:
-    from pymtp import Answer
-
     from .markdown import MarkdownView
 
 CUT = {
@@ -170,7 +170,7 @@ class Screen:
                 print_stderr(f"{name if i == 0 else '':<{width}}{line}".rstrip())
 
 
-def status_line(answer: "Answer", columns: int) -> str:
+def status_line(answer: Answer, columns: int) -> str:
     """One line of figures about a finished answer: as many as fit."""
     stats = answer.stats
     parts = [f"{stats.generation_tok_s:.0f} tok/s"] if stats.generation_tok_s is not None else []
