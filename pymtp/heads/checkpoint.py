@@ -11,17 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
 
 from pymtp.errors import ModelError
 from pymtp.gguf.writer import PIECE_BYTES
 from pymtp.heads.quantize import rows_per_piece
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Rows = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.float32]
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 _MAX_JSON_BYTES = 100 * 2**20  # that of safetensors itself
@@ -48,10 +47,8 @@ class CheckpointTensor:
     def n_rows(self) -> int:
         return math.prod(self.shape[:-1])
 
-    def rows(self, first: int, n: int) -> "Rows":
+    def rows(self, first: int, n: int) -> Rows:
         """Some rows, (n, shape[-1]). Raises ModelError."""
-        import numpy as np
-
         n_bytes = _DTYPE_BYTES[self.dtype] * self.shape[-1]
         try:
             with self.path.open("rb") as file:
@@ -64,10 +61,8 @@ class CheckpointTensor:
         numbers = np.ascontiguousarray(_as_numbers(data, self.dtype).reshape(n, self.shape[-1]), np.float32)
         return numbers if self.scale is None else numbers * self._scales(first, n)
 
-    def _scales(self, first: int, n: int) -> "Rows":
+    def _scales(self, first: int, n: int) -> Rows:
         """The scale of each number of some rows: that of its block."""
-        import numpy as np
-
         assert self.scale is not None
         height, width = self.block
         low, high = first // height, (first + n - 1) // height + 1
@@ -94,9 +89,7 @@ class Span:
         n_columns = self.source.shape[-1]
         return (self.n_rows, n_columns) if self.is_transposed else (n_columns, self.n_rows)
 
-    def pieces(self) -> "Iterator[Rows]":
-        import numpy as np
-
+    def pieces(self) -> Iterator[Rows]:
         if self.is_transposed:
             yield np.ascontiguousarray(self.source.rows(self.first, self.n_rows).T)
             return
@@ -125,9 +118,7 @@ class Beside:
         n_columns, n_rows = self.left.shape
         return 2 * n_columns, n_rows
 
-    def pieces(self) -> "Iterator[Rows]":
-        import numpy as np
-
+    def pieces(self) -> Iterator[Rows]:
         for left, right in zip(self.left.pieces(), self.right.pieces(), strict=True):
             yield np.concatenate([left, right], axis=1)
 
@@ -140,7 +131,7 @@ class Made:
     shape: tuple[int, ...]
     addend: float = 0.0
 
-    def pieces(self) -> "Iterator[Rows]":
+    def pieces(self) -> Iterator[Rows]:
         for span in self.spans:
             for rows in span.pieces():
                 yield rows + self.addend if self.addend else rows
@@ -252,9 +243,7 @@ def _is_file_name(name: object) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name
 
 
-def _as_numbers(data: bytes, dtype: str) -> "Rows":
-    import numpy as np
-
+def _as_numbers(data: bytes, dtype: str) -> Rows:
     if dtype == "BF16":
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
     if dtype == "F8_E4M3":
@@ -262,10 +251,8 @@ def _as_numbers(data: bytes, dtype: str) -> "Rows":
     return np.frombuffer(data, "<f2" if dtype == "F16" else "<f4").astype(np.float32, copy=False)
 
 
-def _fp8_numbers() -> "Rows":
+def _fp8_numbers() -> Rows:
     """The number of each byte: 1 bit of sign, 4 of exponent, 3 of mantissa; no infinities."""
-    import numpy as np
-
     byte = np.arange(256)
     sign, exponent, mantissa = np.where(byte & 128, -1.0, 1.0), byte >> 3 & 15, byte & 7
     numbers = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))

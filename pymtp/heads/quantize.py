@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from pymtp.errors import InvalidParameter, ModelError, PymtpError, UnsupportedModel, require
 from pymtp.gguf.header import TensorInfo
@@ -18,10 +20,6 @@ from pymtp.gguf.shards import Shard
 from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES, WRITABLE_TYPES, TensorType
 from pymtp.gguf.writer import PIECE_BYTES, Metadata, OnWrite, Piece, Pieces, Tensor, stored, write_gguf
 from pymtp.heads.files import check_target, need_heads, tensors_of
-
-if TYPE_CHECKING:  # slow to import, and not needed to quantise a file
-    import numpy as np
-    import numpy.typing as npt
 
 _IDS = {kind.name.lower(): type_id for type_id, kind in TENSOR_TYPES.items()}
 
@@ -184,7 +182,7 @@ def rows_per_piece(n_per_row: int, piece_bytes: int) -> int:
 
 
 def convert(
-    pieces: "Iterable[Piece | npt.NDArray[np.float32]]", kinds: tuple[int, int], n_per_row: int, what: str
+    pieces: Iterable[Piece | npt.NDArray[np.float32]], kinds: tuple[int, int], n_per_row: int, what: str
 ) -> Iterator[Piece]:
     """Rows of one type as rows of another; `kinds`: from, to. Each piece has whole rows.
 

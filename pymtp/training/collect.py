@@ -10,17 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pymtp.engine.session import Chunk
 from pymtp.errors import ModelError
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from pymtp.model import Model
+from pymtp.model import Model
 
 N_TOKENS = 256
 """The most of a text."""
@@ -54,7 +51,7 @@ class Rows:
             raise ModelError(f"{self.path} needs {needed} bytes of {free} that are free; take fewer rows (--rows)")
         return needed
 
-    def add(self, tokens: Sequence[int], hidden: "npt.NDArray[np.float32]") -> None:
+    def add(self, tokens: Sequence[int], hidden: npt.NDArray[np.float32]) -> None:
         """Keep one text. Raises ModelError if that fails."""
         rows = np.empty(len(tokens), self.kind)
         rows["token"], rows["hidden"] = tokens, hidden
@@ -70,7 +67,7 @@ class Rows:
 class Source:
     """Texts and prompts of files, at random places; endless. Raises ModelError for files without any."""
 
-    def __init__(self, model: "Model", data: Sequence[Path], seed: int) -> None:
+    def __init__(self, model: Model, data: Sequence[Path], seed: int) -> None:
         self._model, self._rng = model, random.Random(seed)
         data = [file for path in data for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
         self.texts = [path for path in data if path.suffix != ".jsonl"]
@@ -129,13 +126,13 @@ class _Text:
     then: list[int]
     temperature: float
     tokens: list[int] = field(default_factory=list)
-    hidden: "list[npt.NDArray[np.float32]]" = field(default_factory=list)
+    hidden: list[npt.NDArray[np.float32]] = field(default_factory=list)
 
 
 class Collector:
     """Fills rows by passes of a model that has a head, whose hidden states are those that it reads."""
 
-    def __init__(self, model: "Model", rows: Rows, source: Source) -> None:
+    def __init__(self, model: Model, rows: Rows, source: Source) -> None:
         self._session, self._rows, self._source = model.session, rows, source
         self._rng = np.random.default_rng(len(rows))
         self._ends = model.vocabulary.end_of_generation

@@ -3,12 +3,12 @@
 native/src/heads/head-generic.cpp loads it. Knows no PyTorch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.model_file import TRAINED_FOR, ModelFile, tensors_by_layer
@@ -16,12 +16,7 @@ from pymtp.gguf.writer import Metadata, Piece, Tensor, write_gguf
 from pymtp.heads.files import tensors_of
 from pymtp.heads.quantize import F32, convert, converted, fitting_type, type_id
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
-
-    Array = npt.NDArray[np.float32]
+Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -86,7 +81,7 @@ def _layer_like(model: ModelFile) -> int:
     return max([i for i in attend if i >= len(is_windowed) or not is_windowed[i]] or attend)
 
 
-def read_tensor(model: ModelFile, name: str) -> "Array | None":
+def read_tensor(model: ModelFile, name: str) -> Array | None:
     """A tensor as float32; None if the model does not have it."""
     for shard, info in tensors_of(model):
         if info.name == name:
@@ -95,7 +90,7 @@ def read_tensor(model: ModelFile, name: str) -> "Array | None":
     return None
 
 
-def first_tensors(model: ModelFile, form: Form, seed: int) -> "dict[str, Array]":
+def first_tensors(model: ModelFile, form: Form, seed: int) -> dict[str, Array]:
     """A head before training: the trunk's last layer, which reads token and hidden state in equal parts."""
     rng, like = np.random.default_rng(seed), _layer_like(model)
     parts = ("attn_", "ffn_norm", "ffn_gate.", "ffn_up.", "ffn_down.")
@@ -127,7 +122,7 @@ def first_tensors(model: ModelFile, form: Form, seed: int) -> "dict[str, Array]"
     return made
 
 
-def read_head(path: Path, form: Form) -> "dict[str, Array]":
+def read_head(path: Path, form: Form) -> dict[str, Array]:
     """The tensors of a trained head in a file. Raises ModelError if they are of another form."""
     file = ModelFile(path)
     layer = tensors_by_layer(file.tensors.values()).get(file.n_layer, {})
@@ -141,7 +136,7 @@ def read_head(path: Path, form: Form) -> "dict[str, Array]":
     return made
 
 
-def write_head(path: Path, model: ModelFile, tensors: "Mapping[str, Array]", kind: str) -> None:
+def write_head(path: Path, model: ModelFile, tensors: Mapping[str, Array], kind: str) -> None:
     """Write a head to a file of its own. Matrices become `kind`, or what fits their rows."""
     metadata = Metadata(model.shards[0])
     metadata.set_number(f"{model.architecture}.block_count", model.n_layer + 1)
@@ -151,12 +146,12 @@ def write_head(path: Path, model: ModelFile, tensors: "Mapping[str, Array]", kin
     write_gguf(path, metadata, made)
 
 
-def _stored(name: str, values: "Array", kind: str) -> Tensor:
+def _stored(name: str, values: Array, kind: str) -> Tensor:
     n_per_row = values.shape[-1]
     to = F32 if values.ndim == 1 else fitting_type(type_id(kind, "type"), n_per_row)
     to = F32 if to is None else to
 
-    def pieces() -> "Iterator[Piece]":
+    def pieces() -> Iterator[Piece]:
         return convert([bytearray(values.astype("<f4").tobytes())], (F32, to), n_per_row, name)
 
     return Tensor(name, values.shape[::-1], to, pieces)

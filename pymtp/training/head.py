@@ -1,14 +1,13 @@
 """The head in PyTorch: what native/src/heads/head-block.cpp computes, over all positions and draft steps at once."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-if TYPE_CHECKING:
-    from pymtp.training.form import Array, Form
+from pymtp.training.form import Array, Form
 
 
 class Rotation(NamedTuple):
@@ -41,14 +40,14 @@ class Rotation(NamedTuple):
 class Head(nn.Module):
     """`tensors`: by their names in the layer."""
 
-    def __init__(self, form: "Form", tensors: "Mapping[str, Array]", rotation: Rotation) -> None:
+    def __init__(self, form: Form, tensors: Mapping[str, Array], rotation: Rotation) -> None:
         super().__init__()
         self.form, self.rotation = form, rotation
         self._names = {name: name.replace(".", "_") for name in tensors}
         for name, values in tensors.items():
             self.register_parameter(self._names[name], nn.Parameter(torch.tensor(values)))
 
-    def tensors(self) -> "dict[str, Array]":
+    def tensors(self) -> dict[str, Array]:
         """By their names in the layer, float32."""
         found = self.state_dict()
         return {name: found[own].float().cpu().numpy() for name, own in self._names.items()}

@@ -1,7 +1,5 @@
 """The learning itself: batches, the loss over draft steps, what is held out, checkpoints."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence
@@ -13,14 +11,13 @@ import torch
 
 from pymtp.engine.session import Chunk
 from pymtp.errors import BackendError, ModelError, UnsupportedModel
+from pymtp.gguf.model_file import ModelFile
+from pymtp.model import Model
 from pymtp.training.collect import Progress, Rows
-from pymtp.training.form import read_tensor
+from pymtp.training.form import Array, Form, read_tensor
 from pymtp.training.head import Divergence, Head, Rotation, most_likely
 
 if TYPE_CHECKING:
-    from pymtp.gguf.model_file import ModelFile
-    from pymtp.model import Model
-    from pymtp.training.form import Array, Form
     from pymtp.training.run import TrainParams
 
 _N_BATCH = 2048
@@ -234,7 +231,7 @@ def learn(
     rotation: Rotation,
     rows: Rows,
     folder: Path,
-    params: TrainParams,
+    params: "TrainParams",
     deadline: float,
     on_progress: Progress,
 ) -> dict[str, Array]:
