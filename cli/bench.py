@@ -1,32 +1,38 @@
 """`pymtp bench`: how much faster drafting makes a model on this machine, and what it costs.
 
-Owns the order of steps: cheap checks come before a model is loaded. pymtp.benchmark measures and formats.
+Owns the order of steps: cheap checks come before a model is loaded; and what is shown on stderr meanwhile.
+pymtp.benchmark measures and formats.
 """
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import pymtp
-from pymtp.benchmark import Experiment, Results, Variant, measure, rows
+from pymtp.benchmark import Experiment, Results, Row, Variant, measure, rows
 from pymtp.benchmark.compare import Earlier, comparison, read_earlier
 from pymtp.benchmark.experiment import Workload, make_arms
 from pymtp.benchmark.formats import check_folder, submit, write
 from pymtp.benchmark.journal import Journal
+from pymtp.benchmark.measure import Step
 from pymtp.benchmark.plot import check_plot, draw
 from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
+from pymtp.benchmark.report import gain_text, in_all
 from pymtp.embedded import model_path
 from pymtp.gguf.facts import model_facts
 
 from .asked import context_of, placement_of
 from .context import find_model, note_embedded, prepare_library, warn_beyond_training
 from .flags import Values
-from .output import Output, print_stderr
-from .progress import measuring
+from .output import Output, can_redraw, print_stderr
 
 _VARIED = (
     *("n_parallel", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch"),
@@ -151,3 +157,48 @@ def _check(experiment: Experiment) -> None:
     n_longest = max(test.n_depth + test.n_prompt + test.n_gen for test in experiment.tests)
     for path, info in infos.items():
         warn_beyond_training(n_longest, info.n_ctx_train, f"{path.name}: the longest test has")
+
+
+@contextmanager
+def measuring(results: Results, variant: Variant, *, is_shown: bool) -> Iterator[Callable[[Step], object]]:
+    """Yield a function to call with each step. At a terminal the step is one line that changes, else a line of its own.
+
+    The line disappears on leaving the context; what is said about finished tests stays.
+    """
+    if not is_shown:
+        yield lambda step: None
+        return
+    if not can_redraw(sys.stderr):
+
+        def write_line(step: Step) -> None:
+            if step.finished:
+                print_stderr("\n".join(_lines(results, variant, step.finished.name)))
+            else:
+                print_stderr(f"pymtp: {step.text}")
+
+        yield write_line
+        return
+    console = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def show(step: Step) -> None:
+            progress.update(task, description=step.text, completed=step.n_done, total=step.n_all or None)
+            if step.finished:
+                for line in _lines(results, variant, step.finished.name):
+                    console.print(line, markup=False, soft_wrap=True)
+
+        yield show
+
+
+def _lines(results: Results, variant: Variant, test: str) -> list[str]:
+    return [_row_text(row) for row in in_all(rows(results, variant)) if row.test == test]
+
+
+def _row_text(row: Row) -> str:
+    k = str(row.draft_max) if row.n_gen or not row.draft_max else "any"
+    parts = [f"pymtp: {row.test}, temperature {row.temperature:g}, K = {k}: {row.avg_ts:.1f} tok/s"]
+    parts += [f"speed-up {gain}"] if (gain := gain_text(row)) else []
+    parts += [f"accepted {row.acceptance_rate:.2f}"] if row.acceptance_rate is not None else []
+    return ", ".join(parts)

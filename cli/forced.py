@@ -5,6 +5,7 @@ Owns the format of the values. The text is not valid output then, and the comman
 
 import os
 from collections.abc import Mapping
+from random import Random
 
 from pymtp import DraftParams, InvalidParameter
 from pymtp.acceptance.forced import Forced
@@ -49,9 +50,7 @@ def forced_acceptance(
 
 
 def _read(kind: str, text: str, n_draft: int, seed: int | None, name: str) -> Forced:
-    import numpy as np  # slow to import, and hardly ever needed
-
-    random = np.random.default_rng(seed or 0).random
+    random = Random(seed or 0).random
     try:
         if kind == "count" and int(text) <= n_draft:
             return Forced([float(i < int(text)) for i in range(n_draft)], random)

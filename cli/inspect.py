@@ -27,8 +27,7 @@ from .asked import given_for, placement_of
 from .context import find_model, named_model, warn_beyond_training
 from .flags import Values
 from .output import Output
-from .report import block
-from .text import printable, size_text
+from .text import block, printable, size_text
 
 if TYPE_CHECKING:
     from pymtp.placement.places import Place

@@ -3,19 +3,15 @@
 Owns both layouts. Knows the names of the figures, not how they are measured.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pymtp
+from pymtp import Generation, Model, Session, Stats
+from pymtp.sampling.logprobs import TokenLogprobs
 
-if TYPE_CHECKING:
-    from pymtp import Generation, Model, Session, Stats
-    from pymtp.sampling.logprobs import TokenLogprobs
-
+from .text import block
 
 _ENOUGH_ROUNDS = 16
 """Rounds whose speed says something: that of fewer depends on what else the machine does."""
@@ -131,12 +127,6 @@ def _logprobs(of: TokenLogprobs) -> dict[str, object]:
         "chain_logprob": number.get(of.chain_logprob, of.chain_logprob),
         "chain_top": [(token, number.get(value, value)) for token, value in of.chain_top],
     }
-
-
-def block(rows: Sequence[tuple[str, str]], width: int = 0) -> str:
-    """A line for each name and value; values begin at `width`, or as far left as all can. At least one row."""
-    width = width or max(len(name) for name, _ in rows) + 3
-    return "\n".join(f"{name + ':':<{width}}{value}" for name, value in rows)
 
 
 def _speed(tokens: int, tok_s: float | None) -> str:

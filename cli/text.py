@@ -3,6 +3,8 @@
 Knows nothing about what the text is for.
 """
 
+from collections.abc import Sequence
+
 from pymtp import InvalidParameter
 
 
@@ -30,6 +32,12 @@ def harmless(text: str) -> str:
 def printable(text: str) -> str:
     """Text from a file, without characters that could control the terminal."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+def block(rows: Sequence[tuple[str, str]], width: int = 0) -> str:
+    """A line for each name and value; values begin at `width`, or as far left as all can. At least one row."""
+    width = width or max(len(name) for name, _ in rows) + 3
+    return "\n".join(f"{name + ':':<{width}}{value}" for name, value in rows)
 
 
 def size_text(n_bytes: int) -> str:

@@ -6,24 +6,16 @@ Knows values; no model and no connection.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from pymtp.serving.params import GenerationParams
-
-
-def _default_params() -> "GenerationParams":
-    # not at the top: a command's help shows the defaults below, and needs nothing that answers do
-    from pymtp.serving.params import GenerationParams
-
-    return GenerationParams()
+import pymtp  # its names are imported on first use: a command's help shows the defaults below, and needs none of them
 
 
 @dataclass(frozen=True)
 class ServerSettings:
     """What a server is asked to be. Names are those of llama-server's flags."""
 
-    params: "GenerationParams" = field(default_factory=_default_params)
+    params: "pymtp.GenerationParams" = field(default_factory=lambda: pymtp.GenerationParams())
     """What requests that say nothing else get."""
     aliases: tuple[str, ...] = ()
     """Names of the model; none: its file's."""
