@@ -18,13 +18,13 @@ from starlette.routing import Route
 
 from pymtp.model import Model
 
-from . import info, llama_server
+from . import info, llama_server, messages, responses
 from .access import Access
-from .completions import chat_completions, completions, count_chat_tokens
+from .chat import answer_chat, count_tokens_of
+from .completions import ChatCompletionReply, CompletionReply
 from .errors import ApiError, invalid
-from .messages import count_tokens, messages
 from .metrics import metrics
-from .responses import count_response_tokens, responses
+from .prompts import answer_prompts
 from .served_model import ServedModel
 from .settings import ServerSettings
 from .slots import slot_action, slots
@@ -36,6 +36,7 @@ _UNSUPPORTED = {
     "audio": ("/audio/transcriptions", "/v1/audio/transcriptions"),
 }
 """What llama-server can do and this one cannot."""
+_COUNT = {"object": "response.input_tokens"}
 _PAGE = Path(__file__).with_name("page")
 _KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _FILES = {"/": _PAGE / "index.html"} | {f"/{path.name}": path for path in _PAGE.iterdir()}
@@ -80,30 +81,31 @@ def make_app(
 
 
 def _routes(*, has_page: bool) -> Iterator[Route]:
+    post = partial(Route, methods=["POST"])
     for prefix in ("", "/v1"):
         yield Route(f"{prefix}/health", info.health)
         yield Route(f"{prefix}/models", info.models)
         yield Route(f"{prefix}/models/{{id:path}}", info.model)
-        yield Route(f"{prefix}/chat/completions", chat_completions, methods=["POST"])
-        yield Route(f"{prefix}/chat/completions/input_tokens", count_chat_tokens, methods=["POST"])
-        yield Route(f"{prefix}/responses", responses, methods=["POST"])
-        yield Route(f"{prefix}/responses/input_tokens", count_response_tokens, methods=["POST"])
+        yield post(f"{prefix}/chat/completions", partial(answer_chat, None, ChatCompletionReply))
+        yield post(f"{prefix}/chat/completions/input_tokens", partial(count_tokens_of, None, _COUNT))
+        yield post(f"{prefix}/responses", partial(answer_chat, responses.as_chat, responses.ResponsesReply))
+        yield post(f"{prefix}/responses/input_tokens", partial(count_tokens_of, responses.as_chat, _COUNT))
     yield Route("/metrics", metrics)
     yield Route("/slots", slots)
-    yield Route("/slots/{slot}", slot_action, methods=["POST"])
+    yield post("/slots/{slot}", slot_action)
     yield Route("/lora-adapters", info.adapters)
-    yield Route("/lora-adapters", info.scale_adapters, methods=["POST"])
+    yield post("/lora-adapters", info.scale_adapters)
     yield Route("/props", info.props)
-    yield Route("/props", info.set_props, methods=["POST"])
-    yield Route("/completion", llama_server.completion, methods=["POST"])
-    yield Route("/completions", llama_server.completion, methods=["POST"])
-    yield Route("/infill", llama_server.infill, methods=["POST"])
-    yield Route("/v1/completions", completions, methods=["POST"])
-    yield Route("/v1/messages", messages, methods=["POST"])
-    yield Route("/v1/messages/count_tokens", count_tokens, methods=["POST"])
-    yield Route("/tokenize", llama_server.tokenize, methods=["POST"])
-    yield Route("/detokenize", llama_server.detokenize, methods=["POST"])
-    yield Route("/apply-template", llama_server.apply_template, methods=["POST"])
+    yield post("/props", info.set_props)
+    yield post("/completion", partial(answer_prompts, llama_server.LlamaServerReply))
+    yield post("/completions", partial(answer_prompts, llama_server.LlamaServerReply))
+    yield post("/infill", llama_server.infill)
+    yield post("/v1/completions", partial(answer_prompts, CompletionReply))
+    yield post("/v1/messages", partial(answer_chat, messages.as_chat, messages.MessagesReply))
+    yield post("/v1/messages/count_tokens", partial(count_tokens_of, messages.as_chat, {}))
+    yield post("/tokenize", llama_server.tokenize)
+    yield post("/detokenize", llama_server.detokenize)
+    yield post("/apply-template", llama_server.apply_template)
     for what, paths in _UNSUPPORTED.items():
         for path in paths:
             yield Route(path, partial(_refuse, what), methods=["GET", "POST"])

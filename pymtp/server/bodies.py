@@ -5,7 +5,7 @@ Knows bytes and structures; nothing of what they ask for.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -21,11 +21,6 @@ LONG_BYTES = 16 << 10
 async def read(request: Request, kind: type[T]) -> T:
     """The body as a structure. Raises ApiError."""
     return _decode(await read_bytes(request), kind)
-
-
-async def read_turned(request: Request, turn: Callable[[dict[str, Any]], dict[str, Any]], kind: type[T]) -> T:
-    """The body, which `turn` turns into that of another API, as a structure of the latter. Raises ApiError."""
-    return as_structure(turn(await read(request, dict[str, Any])), kind)
 
 
 def as_structure(body: object, kind: type[T]) -> T:

@@ -20,7 +20,7 @@ from pymtp.errors import UnsupportedModel
 from pymtp.loading.images import Image
 
 from .answer import LiveAnswer, Piece
-from .bodies import apart, as_structure
+from .bodies import apart, as_structure, read
 from .errors import invalid
 from .fields import ChatBody
 from .logs import ignore
@@ -28,6 +28,9 @@ from .respond import Reply, json_response, respond
 from .state import ServerState, state_of
 
 T = TypeVar("T")
+Turn = Callable[[dict[str, Any]], dict[str, Any]]
+"""Makes a body of another API one of /v1/chat/completions. Raises ApiError."""
+
 N_TOP_DEFAULT = 20
 """Tokens whose log probabilities a chat shows if it does not say how many."""
 _MEDIA = ("input_audio", "input_video", "video_url")
@@ -91,17 +94,21 @@ class ChatReply(Reply):
         """The events after those of the text."""
 
 
-async def answer_chat(request: Request, body: ChatBody, reply: Callable[[ServerState], Reply]) -> Response:
+async def answer_chat(turn: Turn | None, reply: Callable[[ServerState], Reply], request: Request) -> Response:
     """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
-    state = state_of(request)
+    state, body = state_of(request), await _body(turn, request)
     answers = submit_chat(state, body, *await prepared(request, body, prepare))
     return await respond(request, answers, reply(state))
 
 
-async def count_tokens_of(request: Request, body: ChatBody, **more: str) -> Response:
+async def count_tokens_of(turn: Turn | None, more: Mapping[str, str], request: Request) -> Response:
     """How many tokens the prompt of a chat request has, with `more` fields. Raises ApiError."""
-    tokens, _ = await prepared(request, body, prepare)
+    tokens, _ = await prepared(request, await _body(turn, request), prepare)
     return json_response({**more, "input_tokens": len(tokens)})
+
+
+async def _body(turn: Turn | None, request: Request) -> ChatBody:
+    return as_structure(turn(await read(request, dict[str, Any])), ChatBody) if turn else await read(request, ChatBody)
 
 
 def prepare(state: ServerState, body: ChatBody) -> tuple[Sequence[int], dict[str, Any]]:

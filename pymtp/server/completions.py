@@ -7,29 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
 from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
 from pymtp.sampling.logprobs import TokenLogprobs
 
 from . import reports
 from .answer import LiveAnswer, Piece
-from .bodies import read
-from .chat import ChatReply, answer_chat, count_tokens_of
-from .fields import ChatBody
+from .chat import ChatReply
 from .logs import random_name
-from .prompts import answer_prompts
 from .respond import Reply, event
 from .state import ServerState
-
-
-async def chat_completions(request: Request) -> Response:
-    return await answer_chat(request, await read(request, ChatBody), ChatCompletionReply)
-
-
-async def count_chat_tokens(request: Request) -> Response:
-    return await count_tokens_of(request, await read(request, ChatBody), object="response.input_tokens")
 
 
 class ChatCompletionReply(ChatReply):
@@ -132,10 +118,6 @@ def _delta(delta: ChatDelta) -> dict[str, Any]:
         call |= {"id": part.id or random_name(), "type": "function"}
         function = {"name": part.name, "arguments": part.arguments}
     return {"tool_calls": [call | {"function": function}]}
-
-
-async def completions(request: Request) -> Response:
-    return await answer_prompts(request, CompletionReply)
 
 
 class CompletionReply(Reply):

@@ -19,16 +19,12 @@ from .bodies import apart, read
 from .chat import prepared, render
 from .errors import invalid
 from .fields import ChatBody, DetokenizeBody, InfillBody, InfillChunk, TokenizeBody
-from .prompts import answer_prompts, mixed_tokens
+from .prompts import mixed_tokens
 from .respond import Reply, event, json_response, respond
 from .state import state_of
 
 _SEPARATOR = "\n\n--- snippet ---\n\n"
 """Before a piece of another file, where the model has no token for that."""
-
-
-async def completion(request: Request) -> Response:
-    return await answer_prompts(request, LlamaServerReply)
 
 
 async def infill(request: Request) -> Response:

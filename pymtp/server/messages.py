@@ -8,31 +8,21 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from starlette.requests import Request
-from starlette.responses import Response
 
 from pymtp.chat.parser import ChatDelta, ChatMessage
 
 from . import reports
 from .answer import LiveAnswer
-from .bodies import as_structure, read_turned
-from .chat import ChatReply, answer_chat, count_tokens_of
+from .bodies import as_structure
+from .chat import ChatReply
 from .errors import ApiError, invalid
-from .fields import ChatBody, OneAnswer
+from .fields import OneAnswer
 from .logs import random_name
 from .respond import event
 from .state import ServerState
 
 N_TOKENS_DEFAULT = 4096
 N_THINKING_DEFAULT = 10000
-
-
-async def messages(request: Request) -> Response:
-    return await answer_chat(request, await read_turned(request, as_chat, ChatBody), MessagesReply)
-
-
-async def count_tokens(request: Request) -> Response:
-    return await count_tokens_of(request, await read_turned(request, as_chat, ChatBody))
 
 
 class Block(Struct, kw_only=True):

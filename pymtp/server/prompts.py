@@ -22,7 +22,7 @@ from .served_model import n_image_rows
 from .state import ServerState, state_of
 
 
-async def answer_prompts(request: Request, reply: Callable[[ServerState], Reply]) -> Response:
+async def answer_prompts(reply: Callable[[ServerState], Reply], request: Request) -> Response:
     """The response to a request of /completion or /v1/completions, in the words of `reply`. Raises ApiError."""
     state, body = state_of(request), await read(request, CompletionBody)
     value, work = body.prompt, partial(prompts_of, body.prompt, state)

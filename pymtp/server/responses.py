@@ -8,29 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
-from starlette.requests import Request
-from starlette.responses import Response
 
 from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall, ToolCallDelta
 
 from . import reports
 from .answer import LiveAnswer
-from .bodies import as_structure, read_turned
-from .chat import ChatReply, answer_chat, count_tokens_of
+from .bodies import as_structure
+from .chat import ChatReply
 from .errors import invalid
-from .fields import ChatBody, OneAnswer
+from .fields import OneAnswer
 from .logs import random_name
 from .respond import event
 from .state import ServerState
-
-
-async def responses(request: Request) -> Response:
-    return await answer_chat(request, await read_turned(request, as_chat, ChatBody), ResponsesReply)
-
-
-async def count_response_tokens(request: Request) -> Response:
-    body = await read_turned(request, as_chat, ChatBody)
-    return await count_tokens_of(request, body, object="response.input_tokens")
 
 
 class Part(Struct, kw_only=True):
