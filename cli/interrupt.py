@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 
 
 class Interrupt:
@@ -33,9 +33,7 @@ class Interrupt:
             signal.signal(signal.SIGINT, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._previous is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._previous)
 
