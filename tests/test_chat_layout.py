@@ -124,7 +124,7 @@ def test_markdown_in_pieces_looks_like_markdown_at_once(columns: int, monkeypatc
     def shown(pieces: list[str]) -> list[str]:
         stream = io.StringIO()
         console = Console(file=stream, force_terminal=False, width=columns, height=50)
-        monkeypatch.setattr("rich.console.Console", lambda **_: console)
+        monkeypatch.setattr("pymtp_cli.chat.markdown.Console", lambda **_: console)
         view = MarkdownView()
         for piece in pieces:
             view.push(piece)

@@ -3,19 +3,16 @@
 Owns the block that is not over yet. rich lays out and draws.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-    from rich.live import Live
-    from rich.markdown import Markdown
-    from rich.segment import Segment
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.live import Live
+from rich.markdown import CodeBlock, Markdown
+from rich.segment import Segment, SegmentLines
+from rich.syntax import Syntax
 
 _FENCE = re.compile(r" {0,3}(```+|~~~+)([^\n`]*)$")
 _REDRAW_S = 0.1
@@ -59,10 +56,8 @@ class MarkdownView:
 
     def _drawn(self, text: str) -> RenderableType:
         """The lines of `text`, an empty one before them if something else is above."""
-        from rich.segment import SegmentLines
-
         assert self._live is not None
-        lines = self._live.console.render_lines(_markdown(text), pad=False)
+        lines = self._live.console.render_lines(_Text(text, code_theme="ansi_dark"), pad=False)
         while lines and _is_blank(lines[0]):
             del lines[0]
         while lines and _is_blank(lines[-1]):
@@ -71,9 +66,6 @@ class MarkdownView:
 
     def _open(self) -> Live:
         if self._live is None:
-            from rich.console import Console
-            from rich.live import Live
-
             console = Console(file=sys.stdout, highlight=False)
             self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
             self._live.vertical_overflow = "crop"
@@ -112,18 +104,13 @@ def _is_blank(line: Sequence[Segment]) -> bool:
     return not "".join(segment.text for segment in line).strip()
 
 
-def _markdown(text: str) -> Markdown:
-    from rich.markdown import CodeBlock, Markdown
-    from rich.syntax import Syntax
+class _Code(CodeBlock):
+    """A block without the empty lines that rich puts around it, so that a long one can be drawn in parts."""
 
-    class Code(CodeBlock):
-        """A block without the empty lines that rich puts around it, so that a long one can be drawn in parts."""
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = str(self.text).rstrip()
+        yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, background_color="default")
 
-        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            code = str(self.text).rstrip()
-            yield Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, background_color="default")
 
-    class Text(Markdown):
-        elements = {**Markdown.elements, "fence": Code, "code_block": Code}
-
-    return Text(text, code_theme="ansi_dark")
+class _Text(Markdown):
+    elements = {**Markdown.elements, "fence": _Code, "code_block": _Code}
