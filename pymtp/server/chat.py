@@ -61,25 +61,23 @@ class ChatReply(Reply):
         self._parsers: dict[int, AnswerParser] = {}  # by answer
 
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
-        if self._begin(answer):
-            yield from self._opening(answer)
+        yield from self._begin(answer)
         yield from self._events(answer, self._parsers[answer.index].push(piece.text))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        if self._begin(answer):
-            yield from self._opening(answer)
+        yield from self._begin(answer)
         parser = self._parsers[answer.index]
         yield from self._events(answer, parser.finish(is_cut=not answer.is_complete))
         yield from self._closing(answer, parser.message)
 
-    def _begin(self, answer: LiveAnswer) -> bool:
-        """Make the parser of an answer; whether it had none, and so no events."""
+    def _begin(self, answer: LiveAnswer) -> Iterable[bytes]:
+        """Make the parser of an answer, unless it has one; the events that are due then."""
         if answer.index in self._parsers:
-            return False
+            return ()
         chat = answer.generation.params.chat
         assert chat is not None
         self._parsers[answer.index] = chat.parse()
-        return True
+        return self._opening(answer)
 
     @abstractmethod
     def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:

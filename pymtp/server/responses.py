@@ -163,8 +163,7 @@ class ResponsesReply(ChatReply):
         self._n_events = 0
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
-        if self._begin(answer):
-            yield from self._opening(answer)
+        yield from self._begin(answer)
         done = reports.progress(answer, n_done)["prompt_progress"]
         yield self._event("response.in_progress", response=self._head("in_progress"), prompt_progress=done)
 
