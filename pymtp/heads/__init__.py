@@ -10,8 +10,7 @@ quantize_heads(heads, "mtp-small.gguf", HeadTypes(type="q4_k", output_type="q6_k
 """
 
 from pymtp.heads.convert import convert_heads
-from pymtp.heads.files import attach_heads, extract_heads
-from pymtp.heads.listing import HeadList, HeadTensor, ListedHead, list_heads
+from pymtp.heads.files import HeadList, HeadTensor, ListedHead, attach_heads, extract_heads, list_heads
 from pymtp.heads.quantize import Change, HeadTypes, quantize_heads
 
 __all__ = [
