@@ -24,10 +24,9 @@ import pymtp
 from pymtp.errors import InvalidParameter, PymtpError
 
 from .commands import COMMANDS, EXAMPLES_OF_HEADS, HEADS
-from .errors import DEBUG, CommandError, OutputClosed
 from .flags import OF_LLAMA_CPP, Values, parse_without_schemas, with_flags
 from .llama_cpp import from_variables, translated
-from .output import Output, print_stderr
+from .output import DEBUG, CommandError, Output, OutputClosed, print_stderr
 from .table import BASIC, TABLE, flags_of
 from .unknown import MEANT_COMMANDS, answer, answer_before_command, first_unknown, values_of_flags
 

@@ -19,8 +19,8 @@ from pymtp.sampling.params import SamplingParams, samplers_from_letters
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.files import read_text
 
-from .errors import CommandError
 from .flags import Values
+from .output import CommandError
 from .table import TABLE
 from .text import decoded_value
 

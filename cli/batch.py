@@ -13,9 +13,8 @@ from pymtp.server.batch import read_requests, run_batch
 from pymtp.server.settings import ServerSettings
 
 from .context import find, note_embedded, prepare_library
-from .errors import CommandError
 from .flags import Values
-from .output import print_stderr
+from .output import CommandError, print_stderr
 from .progress import answering
 
 

@@ -1,6 +1,7 @@
-"""stdout for data (UTF-8 whatever the locale, flushed, with clear errors), stderr for chatter.
+"""stdout for data (UTF-8 whatever the locale, flushed, with clear errors), stderr for chatter; and what ends a command.
 
-Owns writing to both. Knows nothing about what is written.
+Owns writing to both, and the errors that the command line itself finds, before or after pymtp is called: app.py turns
+them into exit codes. Knows nothing about what is written.
 """
 
 import os
@@ -12,7 +13,22 @@ import typer
 
 import pymtp
 
-from .errors import CommandError, OutputClosed
+DEBUG = "pymtp.debug"
+"""Key in the context's `meta`: whether app.py shows tracebacks."""
+
+
+class CommandError(Exception):
+    """Input or output cannot be used. The message is one line that names the fix."""
+
+
+class OutputClosed(Exception):
+    """The reader of stdout has closed it, as `head` does. Not an error: it has read enough."""
+
+
+def remember_debug(ctx: typer.Context, wanted: bool) -> bool:
+    """What --debug does."""
+    ctx.meta[DEBUG] = wanted
+    return wanted
 
 
 def print_stderr(text: str, *, ends_line: bool = True) -> None:

@@ -10,8 +10,7 @@ import typer
 
 from pymtp.text.files import read_all, read_bytes
 
-from .errors import CommandError
-from .output import print_stderr
+from .output import CommandError, print_stderr
 from .text import decoded
 
 

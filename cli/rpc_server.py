@@ -9,9 +9,8 @@ from pymtp.engine.cores import n_cores
 from pymtp.loading.rpc import serve_devices
 from pymtp.placement.devices import find_devices, host_device
 
-from .errors import CommandError
 from .flags import Values
-from .output import print_stderr
+from .output import CommandError, print_stderr
 
 
 def rpc_server(own: Values) -> None:

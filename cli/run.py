@@ -15,11 +15,10 @@ from pymtp import IMAGE_MARKER, Generation, Image, Model
 from .answer import Writer, parts_of
 from .asked import ChatFlags, chat_flags_of
 from .context import TOY, find, load, note_embedded, prepare_library
-from .errors import CommandError
 from .flags import Values
 from .forced import forced_by_flags
 from .interrupt import Interrupt
-from .output import Output, print_stderr, shows_color
+from .output import CommandError, Output, print_stderr, shows_color
 from .progress import prompting
 from .prompt import checked_text, read_prompt, split_positionals
 from .report import ended_text, json_report, session_block, stats_block, times_block

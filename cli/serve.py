@@ -15,10 +15,9 @@ from pymtp.server.settings import ServerSettings
 
 from .asked import ChatFlags, chat_flags_of, given_for, text_of
 from .context import find, note_embedded, note_room, prepare_library
-from .errors import CommandError
 from .flags import Values
 from .forced import forced_by_flags
-from .output import print_stderr
+from .output import CommandError, print_stderr
 
 _N_SLOTS = 4
 _LOCAL = ("127.0.0.1", "localhost", "::1")

@@ -16,9 +16,8 @@ from pymtp.sampling.params import SAMPLERS, SamplingParams
 from pymtp.server.settings import ServerSettings
 
 from . import parsers
-from .errors import remember_debug
 from .flags import REQUIRED, Flag
-from .output import show_devices
+from .output import remember_debug, show_devices
 from .parsers import OneOf, integer, integers, listed, number, numbers, zero_or_one
 from .server_flags import KEPT, ORIGINS, SERVER, SLOTS
 

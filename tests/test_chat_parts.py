@@ -15,9 +15,8 @@ from pymtp_cli.answer import Part, parts_of
 from pymtp_cli.chat.reader import PipeReader
 from pymtp_cli.chat.screen import Screen, status_line
 from pymtp_cli.chat.state import as_typed, names, with_value
-from pymtp_cli.errors import CommandError
 from pymtp_cli.interrupt import Interrupt
-from pymtp_cli.output import Output
+from pymtp_cli.output import CommandError, Output
 
 from pymtp import ChatTemplate
 from pymtp.errors import InvalidParameter

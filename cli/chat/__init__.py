@@ -13,9 +13,8 @@ from pymtp.text.files import read_text_record
 
 from ..asked import ChatFlags, chat_flags_of
 from ..context import Found, find, load, look_at, named_model, note_embedded, prepare_library
-from ..errors import CommandError
 from ..flags import Values
-from ..output import Output, print_stderr
+from ..output import CommandError, Output, print_stderr
 from ..prompt import checked_text, read_prompt
 from ..report import session_block
 from . import files

@@ -19,7 +19,7 @@ from pymtp.text.files import read_text_record
 
 from ..answer import Part
 from ..asked import escaped, parameter_of_flag, unescaped
-from ..errors import CommandError
+from ..output import CommandError
 from ..report import stats_block
 from . import clipboard, files
 from .reader import unquoted

@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from ..errors import CommandError
-from ..output import print_stderr
+from ..output import CommandError, print_stderr
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
