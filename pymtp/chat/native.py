@@ -21,15 +21,9 @@ class Failed(Exception):
 
 def check_call(status: int) -> None:
     """Raise Refused or Failed unless the call succeeded."""
-    if status == lib.PYMTP_INVALID:
-        raise Refused(reason())
     if status != lib.PYMTP_OK:
-        raise Failed(reason())
-
-
-def reason() -> str:
-    """Why the last call of this thread failed, in one line."""
-    return " ".join(error_message().split())
+        reason = " ".join(error_message().split())  # in one line
+        raise Refused(reason) if status == lib.PYMTP_INVALID else Failed(reason)
 
 
 def json_of(function: Callable[..., int], *arguments: Any) -> Any:
