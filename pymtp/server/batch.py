@@ -7,7 +7,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -32,7 +32,7 @@ OnProgress = Callable[[int, int], object]
 """Called with the answers that are complete, those of earlier runs included, and all of them."""
 
 
-class Asked(NamedTuple):
+class Asked(msgspec.Struct):
     """A line of the input."""
 
     custom_id: str
@@ -62,7 +62,7 @@ def run_batch(
     output: Path,
     on_progress: OnProgress = lambda done, total: None,
 ) -> int:
-    """LiveAnswer the requests that `output` has no answer to; return how many failed. Raises what `load` raises."""
+    """Answer the requests that `output` has no answer to; return how many failed. Raises what `load` raises."""
     return asyncio.run(_Batch(load, settings, list(requests), on_progress).run(output))
 
 
@@ -150,9 +150,8 @@ class _Batch:
 
 def _asked(line: bytes, where: str) -> Asked:
     try:
-        read = msgspec.json.decode(line, type=dict[str, Any])
-        return msgspec.convert([read["custom_id"], read["url"], read["body"]], Asked)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, KeyError, RecursionError) as error:
+        return msgspec.json.decode(line, type=Asked)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidParameter("input", f"lines with custom_id, url and body; {where} is not one ({error})") from None
 
 
