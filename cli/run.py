@@ -5,12 +5,12 @@ Owns the order of steps: what can fail cheaply fails before the model is loaded.
 
 import sys
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any
 
 import typer
 
 from pymtp import IMAGE_MARKER, Generation, Image, Model
+from pymtp.loading.images import split_at_markers
 
 from .answer import Writer, parts_of
 from .asked import ChatFlags, chat_flags_of
@@ -71,15 +71,10 @@ def _messages(text: str, images: Sequence[Image], system: str | None) -> list[di
     """The messages of a chat. An image is in the place of its marker, or before the text."""
     content: Any = text
     if images:
-        texts = _with_markers(text, images).split(IMAGE_MARKER)
-        if len(texts) - 1 != len(images):
-            raise CommandError(f"the prompt has {len(texts) - 1} {IMAGE_MARKER} for {len(images)} images (--image)")
-        parts = [
-            ({"type": "image", "image": image}, {"type": "text", "text": after})
-            for image, after in zip(images, texts[1:], strict=True)
+        content = [
+            {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part}
+            for part in split_at_markers(_with_markers(text, images), images)
         ]
-        content = [{"type": "text", "text": texts[0]}, *chain(*parts)]
-        content = [part for part in content if part.get("text") != ""]
     before = [{"role": "system", "content": system}] if system else []
     return [*before, {"role": "user", "content": content}]
 
