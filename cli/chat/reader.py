@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Any
 from ..output import CommandError, print_stderr
 
 if TYPE_CHECKING:
-    from prompt_toolkit import PromptSession
     from prompt_toolkit.key_binding import KeyBindings
 
 Completions = Callable[[str], Iterable[tuple[str, int]]]
@@ -95,9 +94,20 @@ class TerminalReader:
     can_edit = True
 
     def __init__(self, completions: Completions, stream: Any, *, keeps_history: bool) -> None:
+        # asking a terminal for its cursor position takes a second if it does not answer, and is not needed here
+        os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.output import create_output
+
         self._is_offering = False
-        self._session = _prompt_session(
-            completions, stream, _keys(lambda: self._is_offering), keeps_history=keeps_history
+        self._session = PromptSession[str](
+            prompt_continuation="  ",
+            multiline=True,
+            history=_history() if keeps_history else None,
+            completer=_completer(completions),
+            complete_while_typing=False,
+            key_bindings=_keys(lambda: self._is_offering),
+            output=create_output(stdout=stream),
         )
 
     def read(self, offered: str | None = None) -> str:
@@ -131,25 +141,6 @@ class TerminalReader:
 
 
 Reader = PipeReader | TerminalReader
-
-
-def _prompt_session(
-    completions: Completions, stream: Any, keys: "KeyBindings", *, keeps_history: bool
-) -> "PromptSession[str]":
-    # asking a terminal for its cursor position takes a second if it does not answer, and is not needed here
-    os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.output import create_output
-
-    return PromptSession(
-        prompt_continuation="  ",
-        multiline=True,
-        history=_history() if keeps_history else None,
-        completer=_completer(completions),
-        complete_while_typing=False,
-        key_bindings=keys,
-        output=create_output(stdout=stream),
-    )
 
 
 def _keys(is_offering: Callable[[], bool]) -> "KeyBindings":
