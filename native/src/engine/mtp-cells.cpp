@@ -124,23 +124,27 @@ llama_kv_cache::slot_info llama_kv_cache::mtp_place(const llama_ubatch & ubatch)
 void llama_kv_cache::mtp_hold(const slot_info & sinfo, const llama_ubatch & ubatch) {
     const uint32_t n_rows = ubatch.n_tokens / sinfo.n_stream();
 
-    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
-        const uint32_t     s    = i / n_rows;
-        const uint32_t     cell = sinfo.idxs[s][i % n_rows];
-        const llama_seq_id seq  = ubatch.seq_id[i][0];
-        const llama_pos    pos  = ubatch.pos[i];
+    for (uint32_t s = 0; s < sinfo.n_stream(); ++s) {
+        const uint32_t        strm  = sinfo.strm[s];
+        const auto &          cells = v_cells[strm];
+        slot_info             part  = { strm, strm, { strm }, { {} } };
+        std::vector<uint32_t> fresh;
 
-        const auto & cells = v_cells[sinfo.strm[s]];
-        if (!cells.is_empty(cell) && cells.seq_has(cell, seq) && cells.pos_get(cell) == pos) {
+        for (uint32_t i = s * n_rows; i < (s + 1) * n_rows; ++i) {
+            const uint32_t     cell = sinfo.idxs[s][i % n_rows];
+            const llama_seq_id seq  = ubatch.seq_id[i][0];
+            const llama_pos    pos  = ubatch.pos[i];
+            if (cells.is_empty(cell) || !cells.seq_has(cell, seq) || cells.pos_get(cell) != pos) {
+                fresh.push_back(i);
+                part.idxs[0].push_back(cell);
+            }
+        }
+        if (fresh.empty()) {
             continue;
         }
-
-        const uint32_t  strm = sinfo.strm[s];
-        const slot_info one  = { strm, strm, { sinfo.strm[s] }, { { cell } } };
-
-        apply_ubatch(one, mtp_ubatch_select(ubatch, { i }));
-        if (mtp.reserves) {
-            mtp.add(seq, pos, cell);
+        apply_ubatch(part, mtp_ubatch_select(ubatch, fresh));
+        for (size_t i = 0; mtp.reserves && i < fresh.size(); ++i) {
+            mtp.add(ubatch.seq_id[fresh[i]][0], ubatch.pos[fresh[i]], part.idxs[0][i]);
         }
     }
 }
@@ -189,15 +193,21 @@ void llama_kv_cache::mtp_release() {
     mtp.clear();
 }
 
-void llama_kv_cache::mtp_set_order(ggml_tensor * mask, const llama_ubatch & ubatch) const {
+const mtp_mask_lists * llama_kv_cache::mtp_list_cells(ggml_tensor * mask, const llama_ubatch & ubatch) const {
+    const uint32_t n_parts = mask->ne[3];
+    const uint32_t n_rows  = ubatch.n_tokens / n_parts;
     // devices have a copy of the mask, and kernels of their own
-    if (layers.empty() || !ggml_backend_buffer_is_host(layers[0].k->buffer)) {
-        return;
+    const bool     is_host = !layers.empty() && ggml_backend_buffer_is_host(layers[0].k->buffer);
+    const bool     is_many = n_parts == 1 && ubatch.seq_id[0][0] != ubatch.seq_id[n_rows - 1][0];
+    if (!is_host && !is_many) {
+        return nullptr; // a look at all cells is as good
     }
-    std::vector<llama_seq_id> seqs;
-    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
-        seqs.push_back(ubatch.seq_id[i][0]);
+    for (uint32_t begin = 0; begin < ubatch.n_tokens; begin += n_rows) {
+        mtp_lists.make((other ? other : this)->mtp.n_changes, get_cells(ubatch.seq_id[begin][0]), ubatch.seq_id + begin,
+                       n_rows);
     }
-    mtp_lists.begin((other ? other : this)->mtp.n_changes);
-    mtp_lists.set(mask, seqs, [this](llama_seq_id seq) -> const llama_kv_cells & { return get_cells(seq); });
+    if (is_host) {
+        mtp_lists.set(mask, ubatch.seq_id, ubatch.n_tokens);
+    }
+    return &mtp_lists;
 }
