@@ -50,7 +50,7 @@ static int32_t mtp_n_alike(const llama_cparams & cparams) {
 mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     heads(ctx, params.heads), vocab(ctx.model, heads.model(), heads.n_heads), adapters(ctx.model, *ctx.loras), ctx(ctx),
     n_rows_round(params.n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)),
-    planner(ctx, heads),
+    batch(&ctx), planner(ctx, heads),
     graphs({ ctx.sched, ctx.gf_res_prev, ctx.gf_res_prev_active, ctx.backend_ptrs, ctx.backend_buft,
              ctx.cparams.op_offload, llama_context::sched_copy_experts, &ctx, [&ctx] { ctx.synchronize(); } },
            mtp_n_alike(ctx.cparams), mtp_graph_bytes_max(ctx.model)),
@@ -191,26 +191,25 @@ void mtp_engine::set_head_model(llm_graph_params & params) const {
     };
 }
 
-int32_t mtp_engine::decode(std::vector<mtp_row> rows, const uint8_t * flags, const std::vector<mtp_row> & added) {
-    n_fed.assign(rows.size() + added.size(), -1);
-    for (size_t i = 0; i < rows.size(); ++i) {
-        n_fed[i] = flags[i] >> PYMTP_ROW_FEED_SHIFT;
+int32_t mtp_engine::decode(const std::vector<mtp_row> & rows, const uint8_t * flags,
+                           const std::vector<mtp_row> & added) {
+    batch.tokens.resize(rows.size() + added.size());
+    n_fed.assign(batch.tokens.size(), -1);
+    for (size_t i = 0; i < batch.tokens.size(); ++i) {
+        const bool   is_added = i >= rows.size();
+        const auto & row      = is_added ? added[i - rows.size()] : rows[i];
+        auto &       token    = batch.tokens[i];
+        token.id              = row.token;
+        token.pos[0]          = row.pos;
+        token.output          = row.output;
+        if (token.seq_ids.count(row.seq) == 0) {
+            token.seq_ids = { row.seq };
+        }
+        if (!is_added) {
+            n_fed[i] = flags[i] >> PYMTP_ROW_FEED_SHIFT;
+        }
     }
-    rows.insert(rows.end(), added.begin(), added.end());
-
-    std::vector<llama_token>    tokens;
-    std::vector<llama_pos>      pos;
-    std::vector<int8_t>         outputs;
-    std::vector<llama_seq_id *> seqs;
-    std::vector<int32_t>        n_seqs(rows.size(), 1);
-    for (auto & row : rows) {
-        tokens.push_back(row.token);
-        pos.push_back(row.pos);
-        outputs.push_back(row.output);
-        seqs.push_back(&row.seq);
-    }
-    return llama_decode(&ctx, { (int32_t) rows.size(), tokens.data(), nullptr, pos.data(), n_seqs.data(), seqs.data(),
-                                outputs.data() });
+    return ctx.decode(batch);
 }
 
 // --- drafts

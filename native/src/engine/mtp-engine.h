@@ -80,7 +80,7 @@ struct mtp_engine {
     // --- called by the session: pymtp.h says what these do
 
     // llama_decode. flags: of the rows; those after them, `added`, are there for the shape of the pass
-    int32_t decode(std::vector<mtp_row> rows, const uint8_t * flags, const std::vector<mtp_row> & added);
+    int32_t decode(const std::vector<mtp_row> & rows, const uint8_t * flags, const std::vector<mtp_row> & added);
 
     // embd: [n_rows, n_embd_inp]; pos: [n_pos_per_embd, n_rows], section by section. Heads with a cache of their own do
     // not see it.
@@ -144,6 +144,7 @@ struct mtp_engine {
     const uint32_t       n_rows_round;
     const ggml_backend_t device; // the only one that computes graphs, if there is such a device; else nullptr
 
+    llama_batch_ext batch;       // of the trunk's last pass: what it has allocated serves the next one
     mtp_planner     planner;
     mtp_kept_graphs graphs;
 
