@@ -327,6 +327,11 @@ def test_n_candidates_top_logits_are_enough() -> None:
     assert Sampler(replace(params, top_n_sigma=1.0), n_vocab=n_vocab).n_candidates == 0
 
 
+def test_the_most_likely_token_takes_one_candidate() -> None:
+    assert Sampler(SamplingParams(temperature=0), n_vocab=5000).n_candidates == 1
+    assert Sampler(SamplingParams(temperature=0, typical_p=0.5), n_vocab=5000).n_candidates == 40
+
+
 def test_invalid_calls_of_a_sampler_are_refused() -> None:
     sampler = Sampler(PLAIN, n_vocab=100)
     for token in (-1, 100):

@@ -50,7 +50,19 @@ static float mtp_group_maximum(const float * group) {
 static float mtp_threshold(const std::vector<float> & maxima, int32_t n, std::vector<int32_t> & bins) {
     static constexpr int32_t N_BINS  = 512;
     static constexpr size_t  N_LANES = 16;
+    static constexpr int32_t N_FEW   = 8;
 
+    if (n <= N_FEW) { // that one is among them is seldom, which can be predicted
+        float found[N_FEW + 1];
+        std::fill_n(found, N_FEW + 1, -INFINITY);
+        for (const float x : maxima) {
+            for (int32_t i = n - 1; i >= 0 && x > found[i]; --i) {
+                found[i + 1] = found[i];
+                found[i]     = x;
+            }
+        }
+        return found[n - 1];
+    }
     float lows[N_LANES];
     float highs[N_LANES];
     std::fill_n(lows, N_LANES, maxima[0]);

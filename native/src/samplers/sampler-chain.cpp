@@ -91,11 +91,28 @@ sampler_chain::sampler_chain(int32_t n_vocab, const llama_vocab * vocab, const p
     find_cut();
 }
 
+// whether one of our own stages, or llama.cpp's typical sampling, does something
+static bool stage_acts(const pymtp_sampler_params & params, int32_t kind) {
+    switch (kind) {
+        case PYMTP_STAGE_PENALTIES:
+            return params.penalty_last_n != 0 &&
+                   (params.penalty_repeat != 1.0f || params.penalty_freq != 0.0f || params.penalty_present != 0.0f);
+        case PYMTP_STAGE_DRY:
+            return params.dry_multiplier != 0.0f && params.dry_base >= 1.0f && params.dry_penalty_last_n != 0;
+        case PYMTP_STAGE_XTC:
+            return params.xtc_probability > 0.0f && params.xtc_threshold <= 0.5f;
+        case PYMTP_STAGE_TYP_P:
+            return params.typ_p < 1.0f;
+        default:
+            return true;
+    }
+}
+
 // Whether after stage i the most likely token is taken in the end, and stays the most likely one until then.
 static bool is_greedy_after(const pymtp_sampler_params & params, int32_t i) {
     const auto * const end     = params.stages + params.n_stages;
     const auto         follows = [&](int32_t other) {
-        return std::find(params.stages + i + 1, end, other) != end;
+        return stage_acts(params, other) && std::find(params.stages + i + 1, end, other) != end;
     };
     return params.temp <= 0.0f && params.dynatemp_range <= 0.0f && follows(PYMTP_STAGE_TEMPERATURE) &&
            !follows(PYMTP_STAGE_PENALTIES) && !follows(PYMTP_STAGE_DRY) && !follows(PYMTP_STAGE_XTC) &&
@@ -107,10 +124,6 @@ void sampler_chain::init_stage(int32_t i) {
     const size_t  min_keep  = params.min_keep;
     const bool    is_greedy = is_greedy_after(params, i);
 
-    // our own stages have no sampler of llama.cpp
-    const auto none = [] {
-        return (llama_sampler *) nullptr;
-    };
     const auto add_if = [&](bool does_something, auto create) {
         if (does_something) {
             stages.push_back({ kind, llama_sampler_ptr(create()) });
@@ -118,27 +131,23 @@ void sampler_chain::init_stage(int32_t i) {
     };
     switch (kind) {
         case PYMTP_STAGE_PENALTIES:
-            return add_if(params.penalty_last_n != 0 && (params.penalty_repeat != 1.0f || params.penalty_freq != 0.0f ||
-                                                         params.penalty_present != 0.0f),
-                          none);
         case PYMTP_STAGE_DRY:
-            return add_if(params.dry_multiplier != 0.0f && params.dry_base >= 1.0f && params.dry_penalty_last_n != 0,
-                          none);
+        case PYMTP_STAGE_XTC:
+            // our own stages have no sampler of llama.cpp
+            return add_if(stage_acts(params, kind), [] { return (llama_sampler *) nullptr; });
         case PYMTP_STAGE_TOP_N_SIGMA:
             return add_if(params.top_n_sigma > 0.0f && !is_greedy,
                           [&] { return llama_sampler_init_top_n_sigma(params.top_n_sigma); });
         case PYMTP_STAGE_TOP_K:
             return add_if(params.top_k > 0 && !is_greedy, [&] { return llama_sampler_init_top_k(params.top_k); });
         case PYMTP_STAGE_TYP_P:
-            return add_if(params.typ_p < 1.0f, [&] { return llama_sampler_init_typical(params.typ_p, min_keep); });
+            return add_if(stage_acts(params, kind), [&] { return llama_sampler_init_typical(params.typ_p, min_keep); });
         case PYMTP_STAGE_TOP_P:
             return add_if(params.top_p < 1.0f && !is_greedy,
                           [&] { return llama_sampler_init_top_p(params.top_p, min_keep); });
         case PYMTP_STAGE_MIN_P:
             return add_if(params.min_p > 0.0f && !is_greedy,
                           [&] { return llama_sampler_init_min_p(params.min_p, min_keep); });
-        case PYMTP_STAGE_XTC:
-            return add_if(params.xtc_probability > 0.0f && params.xtc_threshold <= 0.5f, none);
         case PYMTP_STAGE_TEMPERATURE:
             return add_if(params.temp != 1.0f || params.dynatemp_range > 0.0f, [&] {
                 return llama_sampler_init_temp_ext(params.temp, params.dynatemp_range, params.dynatemp_exponent);

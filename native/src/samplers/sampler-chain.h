@@ -16,6 +16,7 @@
 #include "pymtp-text.h"
 #include "sampler-history.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <random>
@@ -83,6 +84,11 @@ struct sampler_chain {
     llama_token_data_array & left() { return cur; }
 
     const llama_token_data_array & left() const { return cur; }
+
+    // whether it draws from the generator of XTC
+    bool uses_xtc() const {
+        return std::any_of(stages.begin(), stages.end(), [](const stage & one) { return one.kind == PYMTP_STAGE_XTC; });
+    }
 
     // Candidates that are looked at where penalties and DRY know n_counted and n_repetitions tokens; 0: the whole row.
     int32_t n_candidates(int32_t n_counted, int32_t n_repetitions) const;

@@ -82,6 +82,9 @@ void pymtp_sampler::forget() {
 
 // for a row of the target after the tentative tokens
 std::mt19937 & pymtp_sampler::xtc_rng_of_row() {
+    if (!chain.uses_xtc()) {
+        return xtc_rng; // nothing is drawn from it, and a copy takes longer than many a chain
+    }
     auto & after = xtc_rng_after;
     after.resize(std::min<size_t>(after.size(), n_assumed));
     after.push_back(after.empty() ? xtc_rng : after.back());
