@@ -85,7 +85,7 @@ class LlamaCpp:
 
 def apply(sampler: Sampler, logits: Logits) -> None:
     """Apply the chain alone, as for llama.cpp's: without returning the distribution."""
-    check(lib.pymtp_sampler_apply(sampler._native, sampler._at(logits)))
+    check(lib.pymtp_sampler_apply(sampler._native, sampler._at([logits])))
 
 
 def cost(n_vocab: int, n_times: int) -> None:

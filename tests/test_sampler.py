@@ -332,6 +332,14 @@ def test_the_most_likely_token_takes_one_candidate() -> None:
     assert Sampler(SamplingParams(temperature=0, typical_p=0.5), n_vocab=5000).n_candidates == 40
 
 
+def test_rows_are_sampled_up_to_the_first_token_that_is_not_its_draft() -> None:
+    rows = list(logits_of(np.random.default_rng(2), 4 * 100, 1, 0).reshape(4, 100))
+    plain, drafted = (Sampler(SamplingParams(seed=3), n_vocab=100) for _ in range(2))
+    tokens = [plain.sample(row) for row in rows]
+    assert drafted.sample_until_other(rows[:3], [tokens[0], tokens[1] ^ 1]) == (tokens[:2], False)
+    assert drafted.sample_until_other(rows[2:], tokens[2:]) == (tokens[2:], False)
+
+
 def test_invalid_calls_of_a_sampler_are_refused() -> None:
     sampler = Sampler(PLAIN, n_vocab=100)
     for token in (-1, 100):

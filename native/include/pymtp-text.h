@@ -210,7 +210,7 @@ int32_t pymtp_sampler_assume(struct pymtp_sampler * sampler, int32_t token);
 int32_t pymtp_sampler_forget(struct pymtp_sampler * sampler);
 
 // A row of logits: of the last decode (of_draft = 0) or draft step (1) of a session; or, with session = NULL, on the
-// host, [n_logits].
+// host, [n_logits]. Rows that follow it are those of the same pass, or lie after it.
 struct pymtp_logits {
     struct pymtp_session * session;
     int32_t                of_draft;
@@ -224,8 +224,11 @@ struct pymtp_logits {
 // (mirostat, adaptive-p).
 int32_t pymtp_sampler_apply(struct pymtp_sampler * sampler, const struct pymtp_logits * logits);
 
-// Applies the chain and draws a token from what it leaves, as llama.cpp does with the same seed.
-int32_t pymtp_sampler_sample(struct pymtp_sampler * sampler, const struct pymtp_logits * logits, int32_t * token);
+// Applies the chain, draws a token from what it leaves, as llama.cpp does with the same seed, and accepts it: for
+// n_rows rows, of which `logits` is the first, up to one whose token is not its draft. draft: [n_rows], -1 for none.
+// token: [n_rows], of which *n_tokens are accepted, also if the row after them fails. Drops tokens that were assumed.
+int32_t pymtp_sampler_sample(struct pymtp_sampler * sampler, const struct pymtp_logits * logits, int32_t n_rows,
+                             const int32_t * draft, int32_t * n_tokens, int32_t * token);
 
 // What the chain has left, in its order; the caller's to free.
 int32_t pymtp_sampler_result(const struct pymtp_sampler * sampler, struct pymtp_distribution ** distribution);

@@ -308,15 +308,16 @@ static void samplers_take_any_token_and_row() {
         CHECK_EQUAL(pymtp_sampler_accept(sampler, 1, &n), is_token ? +PYMTP_OK : +PYMTP_INVALID);
         CHECK_EQUAL(pymtp_sampler_assume(sampler, n), is_token ? +PYMTP_OK : +PYMTP_INVALID);
 
-        int32_t            token;
-        const pymtp_logits row  = { session, 0, n, 0, nullptr };
-        const pymtp_logits host = { nullptr, 0, 0, std::min(n, N_VOCAB + 1), logits.data() };
-        const pymtp_logits none = { nullptr, 0, 0, n, nullptr };
+        int32_t            token, n_tokens;
+        const int32_t      draft = -1;
+        const pymtp_logits row   = { session, 0, n, 0, nullptr };
+        const pymtp_logits host  = { nullptr, 0, 0, std::min(n, N_VOCAB + 1), logits.data() };
+        const pymtp_logits none  = { nullptr, 0, 0, n, nullptr };
         check_status(pymtp_sampler_apply(sampler, &row));
-        check_status(pymtp_sampler_sample(sampler, &row, &token));
-        check_status(pymtp_sampler_sample(sampler, &host, &token));
-        CHECK_EQUAL(pymtp_sampler_sample(sampler, &none, &token), +PYMTP_INVALID);
-        CHECK_EQUAL(pymtp_sampler_sample(small, &row, &token), +PYMTP_INVALID);
+        check_status(pymtp_sampler_sample(sampler, &row, 1, &draft, &n_tokens, &token));
+        check_status(pymtp_sampler_sample(sampler, &host, 1, &draft, &n_tokens, &token));
+        CHECK_EQUAL(pymtp_sampler_sample(sampler, &none, 1, &draft, &n_tokens, &token), +PYMTP_INVALID);
+        CHECK_EQUAL(pymtp_sampler_sample(small, &row, 1, &draft, &n_tokens, &token), +PYMTP_INVALID);
         CHECK_EQUAL(pymtp_sampler_forget(sampler), +PYMTP_OK);
     }
     pymtp_free(sampler);

@@ -63,7 +63,14 @@ class Match:
     name: str = "match"
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
-        return emit_until_other(sampler, verified, lambda row, draft: sampler.sample(row))
+        rows, drafts, _, stop, keep = verified
+        if keep or sampler.awaits_grammar:
+            return emit_until_other(sampler, verified, lambda row, draft: sampler.sample(row))
+        assert len(rows) == len(drafts) + 1
+        tokens, is_blocked = sampler.sample_until_other(rows[:-1] if drafts and drafts[-1] in stop else rows, drafts)
+        n_tokens = len(tokens)
+        is_other = n_tokens > len(drafts) or (not is_blocked and tokens[-1] != drafts[n_tokens - 1])
+        return Verdict(tokens, n_tokens - is_other, [], is_blocked)
 
 
 MATCH = Match()

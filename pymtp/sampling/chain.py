@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
 from pymtp.engine.session import LogitsRow, Row
-from pymtp.errors import BackendError, Closed, InvalidParameter, PymtpError
+from pymtp.errors import BackendError, Closed, InvalidParameter, NothingAllowed, PymtpError
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SAMPLERS, SamplingParams
@@ -57,7 +57,7 @@ class Sampler:
         self._vocabulary = vocabulary  # the native sampler reads it
         self._native = _init(params, vocabulary, n_vocab, banned, seed, whole_rows=whole_rows)
         self._logits = ffi.new("struct pymtp_logits *")
-        self._token = ffi.new("int32_t *")
+        self._n_tokens, self._tokens = ffi.new("int32_t *"), ffi.new("int32_t[]", 1)
         self._result = ffi.new("struct pymtp_distribution **")
         self._has_rules = rules is not None
         self._grammar: str | None = None
@@ -93,22 +93,42 @@ class Sampler:
 
     def sample(self, row: Row) -> int:
         """Draw the next token from the chain's distribution, and accept it. Raises NothingAllowed if there is none."""
-        check(lib.pymtp_sampler_sample(self._native, self._at(row), self._token))
-        token = int(self._token[0])
-        self.accept(token)
+        self._sample([row], _NO_DRAFT)
+        token = int(self._tokens[0])
+        if self._grammar is not None and self._grammar_starts and self._grammar_starts(token):
+            self._constrain(self._grammar)
         return token
+
+    def sample_until_other(self, rows: Sequence[Row], drafts: Sequence[int]) -> tuple[list[int], bool]:
+        """Sample rows as `sample` does, one after another, up to the first whose token is not its draft.
+
+        There may be a row more than drafts. Returns the tokens, and whether nothing is allowed after them. Not for
+        samplers that await a grammar.
+        """
+        try:
+            self._sample(rows, (*drafts, -1) if drafts else _NO_DRAFT)
+            is_blocked = False
+        except NothingAllowed:
+            is_blocked = True
+        return list(self._tokens[0 : self._n_tokens[0]]), is_blocked
+
+    def _sample(self, rows: Sequence[Row], drafts: Any) -> None:
+        n = len(rows)
+        if len(self._tokens) < n:
+            self._tokens = ffi.new("int32_t[]", n)
+        check(lib.pymtp_sampler_sample(self._native, self._at(rows), n, drafts, self._n_tokens, self._tokens))
 
     def distribution(self, row: Row) -> Distribution:
         """The chain's distribution for a row of the target, after the accepted and assumed tokens.
 
         Raises NothingAllowed where it is empty.
         """
-        check(lib.pymtp_sampler_apply(self._native, self._at(row)))
+        check(lib.pymtp_sampler_apply(self._native, self._at([row])))
         return self.last_distribution
 
     def draft_distribution(self, row: Row) -> Distribution:
         """The chain's distribution for a row of a draft; without tokens if none of the row's can follow."""
-        self._at(row).of_draft = True
+        self._at([row]).of_draft = True
         check(lib.pymtp_sampler_apply(self._native, self._logits))
         return self.last_distribution
 
@@ -143,15 +163,16 @@ class Sampler:
         check(lib.pymtp_sampler_constrain(self._native, grammar.encode()))
         self._grammar, self._grammar_starts = None, None
 
-    def _at(self, row: Row) -> Any:
-        logits = self._logits
+    def _at(self, rows: Sequence[Row]) -> Any:
+        """The first of rows that follow one another."""
+        row, logits = rows[0], self._logits
         if isinstance(row, LogitsRow):
             logits.session, logits.of_draft, logits.row = row.session.native, row.of_draft, row.row
         else:
             import numpy as np
 
-            self._array = np.ascontiguousarray(row, np.float32)  # must live as long as the pointer to it
-            logits.session, logits.of_draft, logits.n_logits = ffi.NULL, False, len(self._array)
+            self._array = np.ascontiguousarray(rows, np.float32)  # must live as long as the pointer to it
+            logits.session, logits.of_draft, logits.n_logits = ffi.NULL, False, self._array.shape[1]
             logits.logits = ffi.from_buffer("const float[]", self._array)
         return logits
 
@@ -228,6 +249,7 @@ def _init(
     return ffi.gc(handle[0], lib.pymtp_free)
 
 
+_NO_DRAFT = ffi.new("int32_t[]", [-1])  # converting a list takes as long as the call
 _STAGES = {name: getattr(lib, f"PYMTP_STAGE_{name.upper()}") for name in SAMPLERS}
 
 _RENAMED = {

@@ -27,6 +27,7 @@ static llama_sampler_ptr parse_grammar(const llama_vocab * vocab, const char * t
 static constexpr int32_t N_BREAKERS_MAX = 1024; // each is looked for in every token of the vocabulary
 static constexpr int32_t N_STAGES_MAX   = 64;
 static constexpr int32_t N_TEXTS_MAX    = 4096;
+static constexpr int32_t N_ROWS_MAX     = 1 << 20;
 
 int32_t pymtp_breakers_init(const llama_vocab * vocab, int32_t n, const char * const * text,
                             pymtp_breakers ** breakers) {
@@ -122,15 +123,20 @@ static void need_token(const pymtp_sampler & sampler, int32_t token) {
     pymtp_refuse("the grammar does not allow token %d", token);
 }
 
+static void accept(pymtp_sampler & sampler, int32_t token) {
+    need_token(sampler, token);
+    sampler.forget();
+    if (!sampler.accept(token)) {
+        refuse_by_grammar(token);
+    }
+}
+
 int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const int32_t * token) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) {
         pymtp_need_array(token, n_tokens, INT32_MAX, "tokens");
         self.forget();
         for (int32_t i = 0; i < n_tokens; ++i) {
-            need_token(self, token[i]);
-            if (!self.accept(token[i])) {
-                refuse_by_grammar(token[i]);
-            }
+            accept(self, token[i]);
         }
     });
 }
@@ -236,10 +242,25 @@ int32_t pymtp_sampler_apply(pymtp_sampler * sampler, const pymtp_logits * logits
     });
 }
 
-int32_t pymtp_sampler_sample(pymtp_sampler * sampler, const pymtp_logits * logits, int32_t * token) {
+int32_t pymtp_sampler_sample(pymtp_sampler * sampler, const pymtp_logits * logits, int32_t n_rows,
+                             const int32_t * draft, int32_t * n_tokens, int32_t * token) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
-        pymtp_need(token, "the token");
-        return with_row(self, pymtp_need(logits, "the logits"), [&](sampler_row & row) { *token = self.sample(row); });
+        int32_t & n = pymtp_need(n_tokens, "the number of tokens") = 0;
+        pymtp_need_array(draft, n_rows, N_ROWS_MAX, "drafts");
+        pymtp_need_array(token, n_rows, N_ROWS_MAX, "tokens");
+        auto at = pymtp_need(logits, "the logits");
+
+        int32_t status = PYMTP_OK;
+        for (; n < n_rows && (n == 0 || token[n - 1] == draft[n - 1]); ++n) {
+            status = with_row(self, at, [&](sampler_row & row) { token[n] = self.sample(row); });
+            if (status != PYMTP_OK) {
+                break;
+            }
+            accept(self, token[n]);
+            ++at.row;
+            at.logits += at.session ? 0 : at.n_logits;
+        }
+        return status;
     });
 }
 
