@@ -8,7 +8,7 @@ the next call.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -175,9 +175,13 @@ class FakeSession:
         slot.seen_end = min(slot.seen_end, position)
         slot.draft = []
 
-    def seen_end(self, sequence: int, n_heads: int) -> int:
+    def truncate_all(self, positions: Mapping[int, int]) -> None:
+        for sequence, position in positions.items():
+            self.truncate(position, sequence=sequence)
+
+    def seen_ends(self, sequences: Sequence[int], n_heads: int) -> list[int]:
         assert n_heads > 0
-        return self.slots[sequence].seen_end
+        return [self.slots[sequence].seen_end for sequence in sequences]
 
     def limit_drafts(self, n: int) -> None:
         self._invalidate()

@@ -114,7 +114,7 @@ def test_what_a_closed_session_has_left_is_closed_too(weights: Weights) -> None:
         with pytest.raises(Closed, match="the session is closed"):
             use()
     assert (logits == before).all()
-    status = lib.pymtp_session_truncate(handle, 0, 0)
+    status = lib.pymtp_session_truncate(handle, 1, [0], [0])
     with pytest.raises(PymtpError, match="this is no session: it was freed, or never made"):
         check(status)
     lib.pymtp_free(handle)
@@ -124,7 +124,7 @@ def test_a_handle_of_another_kind_is_refused(weights: Weights) -> None:
     made = session(weights)
     state = ffi.new("struct pymtp_state **")
     check(lib.pymtp_session_save(made._handle.native, -1, state))
-    status = lib.pymtp_session_truncate(ffi.cast("struct pymtp_session *", state[0]), 0, 0)
+    status = lib.pymtp_session_truncate(ffi.cast("struct pymtp_session *", state[0]), 1, [0], [0])
     with pytest.raises(PymtpError, match="this is no session"):
         check(status)
     lib.pymtp_free(state[0])

@@ -219,9 +219,9 @@ int32_t pymtp_session_describe(const struct pymtp_session * session, struct pymt
 // Heads that draft: at most one for each step. -1 for an invalid handle.
 int32_t pymtp_session_n_heads(const struct pymtp_session * session);
 
-// The position of a sequence after the last that all of the first n_heads heads have seen; -1 if there is no such
-// sequence.
-int32_t pymtp_session_seen_end(const struct pymtp_session * session, int32_t seq, int32_t n_heads);
+// The positions of sequences after the last that all of the first n_heads heads have seen. seq, end: [n]
+int32_t pymtp_session_seen_end(const struct pymtp_session * session, int32_t n_heads, int32_t n, const int32_t * seq,
+                               int32_t * end);
 
 // Runs the trunk over n_rows rows, in ubatches of at most n_ubatch. token, pos, seq, flags: [n_rows].
 // The positions of each sequence continue its decoded tail. At most n_batch rows, and at most n_outputs_max of
@@ -303,9 +303,10 @@ int32_t pymtp_adapter_load(struct llama_model * model, const char * path, struct
 int32_t pymtp_session_adapt(struct pymtp_session * session, int32_t n, struct llama_adapter_lora * const * adapter,
                             const float * scale);
 
-// Drops the positions >= pos of a sequence, from the trunk's and the heads' cache alike. pos = 0 frees the sequence.
-// Recurrent states go back over rows of the last pass only, not its first one, and once.
-int32_t pymtp_session_truncate(struct pymtp_session * session, int32_t seq, int32_t pos);
+// Drops the positions >= pos of sequences, from the trunk's and the heads' cache alike. pos = 0 frees a sequence.
+// Recurrent states go back over rows of the last pass only, not its first one, and once. seq, pos: [n]. If one fails,
+// those before it are truncated.
+int32_t pymtp_session_truncate(struct pymtp_session * session, int32_t n, const int32_t * seq, const int32_t * pos);
 
 // The sequence `to` becomes what `from` is; what it was before is gone. Both then continue, and draft, on their own.
 int32_t pymtp_session_copy(struct pymtp_session * session, int32_t from, int32_t to);

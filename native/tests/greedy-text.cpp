@@ -101,6 +101,8 @@ int main(int argc, char ** argv) {
     int32_t n_drafted  = 0;
     int32_t n_accepted = 0;
     int32_t n_decoded  = n_prompt;
+
+    const int32_t seq = 0;
     tokens.push_back(w.decode(tokens, 0).back());
     while (!llama_vocab_is_eog(vocab, tokens.back()) && (int32_t) tokens.size() < n_prompt + n_tokens) {
         const tokens_t drafts = w.draft(tokens.back(), n_decoded);
@@ -116,7 +118,7 @@ int main(int argc, char ** argv) {
         n_decoded += n_right + 1;
         n_drafted += drafts.size();
         n_accepted += n_right;
-        need(pymtp_session_truncate(w.session, 0, n_decoded) == PYMTP_OK, "truncate");
+        need(pymtp_session_truncate(w.session, 1, &seq, &n_decoded) == PYMTP_OK, "truncate");
         const auto end = std::find_if(tokens.begin() + n_prompt, tokens.end(),
                                       [&](int32_t token) { return llama_vocab_is_eog(vocab, token); });
         tokens.erase(end == tokens.end() ? end : end + 1, tokens.end());

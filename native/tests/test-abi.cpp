@@ -59,27 +59,30 @@ static void check_status(int32_t status) {
     CHECK(status == PYMTP_OK || strlen(pymtp_error_message()) > 0);
 }
 
+static const int32_t BEGIN = 0;
+
 // a session with 4 positions of each sequence, and draft logits
 static void fill(pymtp_session * session) {
     for (int32_t seq = 0; seq < N_SEQ; ++seq) {
-        CHECK_EQUAL(pymtp_session_truncate(session, seq, 0), +PYMTP_OK);
+        CHECK_EQUAL(pymtp_session_truncate(session, 1, &seq, &BEGIN), +PYMTP_OK);
         CHECK_EQUAL(decode(session, { 1, 2, 3, 4 }, 0, seq), +PYMTP_OK);
     }
 }
 
 static void indexes_that_are_none_are_refused() {
-    auto * session = create();
+    auto *  session = create();
+    int32_t end;
     fill(session);
     for (const int32_t seq : { -1, N_SEQ, INT32_MAX, INT32_MIN }) {
-        CHECK_EQUAL(pymtp_session_seen_end(session, seq, 1), -1);
-        CHECK_EQUAL(pymtp_session_truncate(session, seq, 0), +PYMTP_INVALID);
+        CHECK_EQUAL(pymtp_session_seen_end(session, 1, 1, &seq, &end), +PYMTP_INVALID);
+        CHECK_EQUAL(pymtp_session_truncate(session, 1, &seq, &BEGIN), +PYMTP_INVALID);
         CHECK_EQUAL(pymtp_session_copy(session, seq, 0), +PYMTP_INVALID);
         CHECK_EQUAL(pymtp_session_copy(session, 0, seq), +PYMTP_INVALID);
         CHECK_EQUAL(pymtp_session_discard(session, seq, 0, 1), +PYMTP_INVALID);
         CHECK(strstr(pymtp_error_message(), "sequence") != nullptr);
     }
     for (const int32_t n : ODD) {
-        pymtp_session_seen_end(session, 0, n);
+        check_status(pymtp_session_seen_end(session, n, 1, &BEGIN, &end));
         int32_t    type;
         int64_t    n_bytes;
         const bool is_head = n >= 0 && n < pymtp_session_n_heads(session);

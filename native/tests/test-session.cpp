@@ -161,7 +161,7 @@ struct session {
 
     void ban(const tokens_t & tokens) { status = pymtp_session_ban_tokens(handle, tokens.size(), tokens.data()); }
 
-    void truncate(int32_t pos, int32_t seq = 0) { status = pymtp_session_truncate(handle, seq, pos); }
+    void truncate(int32_t pos, int32_t seq = 0) { status = pymtp_session_truncate(handle, 1, &seq, &pos); }
 
     pymtp_counters counters() const {
         pymtp_counters c;

@@ -36,7 +36,7 @@ class MtpDrafter:
         self._session = session
         self._banned: tuple[int, ...] | None = None  # in the session's fused drafts
         # a pass has room for the rows of all sequences, even if all have to catch up
-        self._catch_up_max = session.n_ubatch // session.n_seq_max - 1
+        self._catch_up_max = min(CATCH_UP, session.n_ubatch // session.n_seq_max - 1)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         groups: dict[tuple[int, ...] | None, list[DraftRequest]] = {}
@@ -54,7 +54,8 @@ class MtpDrafter:
 
     def _propose(self, requests: list[DraftRequest], banned: tuple[int, ...] | None) -> dict[int, Proposal]:
         n_steps = max(request.n_draft for request in requests)
-        chunks = [self._first_chunk(request, n_steps) for request in requests]
+        ends = self._session.seen_ends([request.slot for request in requests], n_steps)
+        chunks = [self._first_chunk(*each) for each in zip(requests, ends, strict=True)]
         if banned is None:
             drafted = self._draft_by_steps(requests, chunks, n_steps)
         else:
@@ -65,9 +66,8 @@ class MtpDrafter:
             for request, made, chunk in zip(requests, drafted, chunks, strict=True)
         }
 
-    def _first_chunk(self, request: DraftRequest, n_steps: int) -> Chunk:
-        n = min(CATCH_UP, self._catch_up_max)
-        begin = max(self._session.seen_end(request.slot, n_steps), request.position - n, request.catch_up_from)
+    def _first_chunk(self, request: DraftRequest, seen_end: int) -> Chunk:
+        begin = max(seen_end, request.position - self._catch_up_max, request.catch_up_from)
         return Chunk(request.history[begin:], begin, request.slot)
 
     def _draft_fused(

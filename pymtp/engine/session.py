@@ -6,7 +6,7 @@ token ids, positions and logits; never text, sampling or drafting policy. Belong
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
@@ -112,6 +112,7 @@ class Session(DraftLimits, Snapshots):
         check(lib.pymtp_session_describe(self._handle.native, info))
         model = model_pointer(model)
         self._counters = CounterReader(self._handle)
+        self._rows: list[LogitsRow] = []  # as many as a pass has left so far
         self.n_reduced = 0
         """Candidates that passes prepare: see reduce_logits."""
         self.model_id = self._state_id = model_id + params.positions_id
@@ -202,7 +203,8 @@ class Session(DraftLimits, Snapshots):
         check(lib.pymtp_session_draft_greedy(self._handle.native, *_rows_of(chunks), n, tokens, likelihood))
         # rows begin n apart, not n_steps
         rows = [slice(i * n[0], (i + 1) * n[0]) for i in range(len(chunks))]
-        return [list(tokens[row]) for row in rows], [list(likelihood[row]) if probs else [] for row in rows]
+        drafts, likely = ffi.unpack(tokens, size), ffi.unpack(likelihood, size) if probs else []
+        return [drafts[row] for row in rows], [likely[row] for row in rows]
 
     def hidden_states(self, position: int, n: int, *, sequence: int = 0) -> Logits:
         """The trunk's hidden states that heads read, of `n` positions of the last pass: (n, n_embd) float32.
@@ -218,10 +220,13 @@ class Session(DraftLimits, Snapshots):
 
     def seen_end(self, sequence: int, n_heads: int) -> int:
         """The position of `sequence` after the last that all of the first `n_heads` heads have seen."""
-        end = int(lib.pymtp_session_seen_end(self._handle.native, sequence, n_heads))
-        if end < 0:
-            check(lib.PYMTP_INVALID)
-        return end
+        return self.seen_ends([sequence], n_heads)[0]
+
+    def seen_ends(self, sequences: Sequence[int], n_heads: int) -> list[int]:
+        """What `seen_end` returns for each of several sequences."""
+        ends = ffi.new("int32_t[]", len(sequences))
+        check(lib.pymtp_session_seen_end(self._handle.native, n_heads, len(sequences), sequences, ends))
+        return list(ends)
 
     def reduce_logits(self, n_max: int, *, also_on_host: bool = False) -> None:
         """Have later passes prepare `candidates` of up to `n_max` on the device that computes the logits. 0: no more.
@@ -265,11 +270,13 @@ class Session(DraftLimits, Snapshots):
 
     def rows(self) -> list[LogitsRow]:
         """The rows of logits of the last `decode`, for samplers."""
-        return _logits_rows(self._handle, of_draft=False)
+        n = _shape(self._handle, of_draft=False)[0]
+        self._rows += [LogitsRow(self._handle, False, row) for row in range(len(self._rows), n)]
+        return self._rows[:n]
 
     def draft_rows(self) -> list[LogitsRow]:
         """The rows of logits of the last `draft`, for samplers."""
-        return _logits_rows(self._handle, of_draft=True)
+        return [LogitsRow(self._handle, True, row) for row in range(_shape(self._handle, of_draft=True)[0])]
 
     def adapt(self, adapters: Sequence[tuple[object, float]], adapters_id: str) -> None:
         """Apply these LoRA adapters from now on, each with its scale, to trunk and heads, instead of those before.
@@ -283,7 +290,12 @@ class Session(DraftLimits, Snapshots):
 
     def truncate(self, position: int, *, sequence: int = 0) -> None:
         """Drop the positions from `position` on, from the trunk's and the heads' cache alike; 0 frees the sequence."""
-        check(lib.pymtp_session_truncate(self._handle.native, sequence, position))
+        self.truncate_all({sequence: position})
+
+    def truncate_all(self, positions: Mapping[int, int]) -> None:
+        """Truncate several sequences, each at a position of its own: {sequence: position}."""
+        sequences, begins = list(positions), list(positions.values())
+        check(lib.pymtp_session_truncate(self._handle.native, len(sequences), sequences, begins))
 
     def copy(self, source: int, target: int) -> None:
         """Make the sequence `target` what `source` is; both then continue, and draft, on their own."""
@@ -360,10 +372,6 @@ def _fetch_logits(handle: SessionHandle, *, of_draft: bool, row: int | None = No
     out = ffi.from_buffer("float[]", logits)
     check(lib.pymtp_session_logits(handle.native, of_draft, first, len(logits), n_columns, out))
     return logits
-
-
-def _logits_rows(handle: SessionHandle, *, of_draft: bool) -> list[LogitsRow]:
-    return [LogitsRow(handle, of_draft, row) for row in range(_shape(handle, of_draft=of_draft)[0])]
 
 
 def _shape(handle: SessionHandle, *, of_draft: bool) -> tuple[int, int]:

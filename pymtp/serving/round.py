@@ -4,7 +4,6 @@ Knows token ids and logits; no text, no clock, and nothing of the next pass.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import islice
 
 from pymtp.drafting.interface import NO_DRAFTS, Drafter, DraftOutcome, checked
 from pymtp.engine.session import Session
@@ -29,29 +28,28 @@ def run_round(
     if shares[0].image:
         meanwhile()
         return [_decode_image(session, shares[0])]
-    requests = [share.sequence.draft_request(share, len(shares)) for share in shares if share.asks]
-    proposed = iter(checked(drafter, requests, drafter.propose(requests) if requests else (), session.n_vocab))
-    proposals = [next(proposed) if share.asks else NO_DRAFTS for share in shares]
-    planned = list(zip(shares, proposals, strict=True))
+    requests = {share.slot: share.sequence.draft_request(share, len(shares)) for share in shares if share.asks}
+    asked = list(requests.values())
+    proposed = checked(drafter, asked, drafter.propose(asked) if asked else (), session.n_vocab)
+    proposals = dict(zip(requests, proposed, strict=True))
+    planned = [(share, proposals.get(share.slot, NO_DRAFTS)) for share in shares]
     session.decode([share.sequence.chunk(share, proposal) for share, proposal in planned], meanwhile)
-    rows = iter(session.rows())
+    rows, begin = session.rows(), 0
     results = []
     for share, proposal in planned:
-        its_rows = list(islice(rows, share.n_logits(proposal)))
+        end = begin + share.n_logits(proposal)
         try:
-            results.append(share.sequence.judge(share, its_rows, proposal))
+            results.append(share.sequence.judge(share, rows[begin:end], proposal))
         except PymtpError as error:
             share.sequence.error = error
-    for result in results:
-        if result.proposal.drafts:
-            session.truncate(result.n_decoded, sequence=result.share.slot)
+        begin = end
     if requests:
-        request_of = {request.slot: request for request in requests}
+        session.truncate_all({each.share.slot: each.n_decoded for each in results if each.proposal.drafts})
         drafter.observe(
             [
-                DraftOutcome(request_of[each.share.slot], each.proposal, each.tokens, each.n_accepted)
+                DraftOutcome(requests[each.share.slot], each.proposal, each.tokens, each.n_accepted)
                 for each in results
-                if each.share.asks
+                if each.share.slot in requests
             ]
         )
     return results

@@ -90,11 +90,17 @@ pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos) {
     return PYMTP_OK;
 }
 
-int32_t pymtp_session_truncate(pymtp_session * session, int32_t seq, int32_t pos) {
+int32_t pymtp_session_truncate(pymtp_session * session, int32_t n, const int32_t * seq, const int32_t * pos) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
-        self.need_seq(seq);
-        pymtp_refuse_if(pos < 0, "cannot truncate sequence %d at position %d", seq, pos);
-        return pymtp_truncate(self, seq, pos);
+        pymtp_need_array(seq, n, llama_n_seq_max(self.ctx), "sequences");
+        pymtp_need_array(pos, n, llama_n_seq_max(self.ctx), "positions");
+        pymtp_status status = PYMTP_OK;
+        for (int32_t i = 0; i < n && status == PYMTP_OK; ++i) {
+            self.need_seq(seq[i]);
+            pymtp_refuse_if(pos[i] < 0, "cannot truncate sequence %d at position %d", seq[i], pos[i]);
+            status = pymtp_truncate(self, seq[i], pos[i]);
+        }
+        return status;
     });
 }
 

@@ -291,10 +291,15 @@ int32_t pymtp_session_n_heads(const pymtp_session * session) {
     return pymtp_guard_or(-1, session, [](pymtp_session & self) { return self.n_heads; });
 }
 
-int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t seq, int32_t n_heads) {
-    return pymtp_guard_or(-1, session, [&](pymtp_session & self) {
-        self.need_seq(seq);
-        return std::min(self.mtp->heads.seen_end(seq, n_heads), self.padder->end(seq));
+int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t n_heads, int32_t n, const int32_t * seq,
+                               int32_t * end) {
+    return pymtp_guard(session, [&](pymtp_session & self) {
+        pymtp_need_array(seq, n, llama_n_seq_max(self.ctx), "sequences");
+        pymtp_need_array(end, n, llama_n_seq_max(self.ctx), "positions");
+        for (int32_t i = 0; i < n; ++i) {
+            self.need_seq(seq[i]);
+            end[i] = std::min(self.mtp->heads.seen_end(seq[i], n_heads), self.padder->end(seq[i]));
+        }
     });
 }
 

@@ -40,8 +40,8 @@ static void call(pymtp_session * session, fuzz_numbers & numbers, std::vector<ui
         const int32_t step = numbers.number(4), n_steps = numbers.number(4);
         pymtp_session_draft(session, step, n_steps, r.token.size(), r.token.data(), r.pos.data(), r.seq.data());
     } else if (kind == 6) {
-        const int32_t seq = numbers.number(FUZZ_N_SEQ);
-        pymtp_session_truncate(session, seq, numbers.number(64));
+        const int32_t seq = numbers.number(FUZZ_N_SEQ), pos = numbers.number(64);
+        pymtp_session_truncate(session, 1, &seq, &pos);
     } else if (kind == 7) {
         const int32_t from = numbers.number(FUZZ_N_SEQ);
         pymtp_session_copy(session, from, numbers.number(FUZZ_N_SEQ));
@@ -50,7 +50,8 @@ static void call(pymtp_session * session, fuzz_numbers & numbers, std::vector<ui
         pymtp_session_discard(session, seq, pos, numbers.number(64));
     } else if (kind == 9) {
         const int32_t seq = numbers.number(FUZZ_N_SEQ);
-        pymtp_session_seen_end(session, seq, numbers.number(3));
+        int32_t       end;
+        pymtp_session_seen_end(session, numbers.number(3), 1, &seq, &end);
     } else if (kind == 10) {
         pymtp_state * state = nullptr;
         const int32_t seq   = numbers.number(FUZZ_N_SEQ);

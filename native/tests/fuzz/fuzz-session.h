@@ -71,14 +71,15 @@ inline int32_t fuzz_decode(pymtp_session * session, const std::vector<int32_t> &
 inline std::vector<float> fuzz_answer(pymtp_session * session) {
     std::vector<float> logits(3 * 512);
     int32_t            n_columns = 0;
+    const int32_t      begin     = 0;
 
     for (int32_t seq = 0; seq < FUZZ_N_SEQ; ++seq) {
-        FUZZ_CHECK(pymtp_session_truncate(session, seq, 0) == PYMTP_OK);
+        FUZZ_CHECK(pymtp_session_truncate(session, 1, &seq, &begin) == PYMTP_OK);
     }
     FUZZ_CHECK(fuzz_decode(session, { 3, 4, 5 }, 0, 0) == PYMTP_OK);
     FUZZ_CHECK(pymtp_session_n_logits(session, 0, &n_columns) == 3 && n_columns == 512);
     FUZZ_CHECK(pymtp_session_logits(session, 0, 0, 3, n_columns, logits.data()) == PYMTP_OK);
-    FUZZ_CHECK(pymtp_session_truncate(session, 0, 0) == PYMTP_OK);
+    FUZZ_CHECK(pymtp_session_truncate(session, 1, &begin, &begin) == PYMTP_OK);
     return logits;
 }
 

@@ -68,8 +68,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
         pymtp_session_restore(session, -1, bytes.data(), bytes.size());
     }
     for (int32_t seq = 0; seq < FUZZ_N_SEQ; ++seq) {
-        const int32_t end = pymtp_session_seen_end(session, seq, pymtp_session_n_heads(session));
-        if (end >= 0) {
+        int32_t end;
+        if (pymtp_session_seen_end(session, pymtp_session_n_heads(session), 1, &seq, &end) == PYMTP_OK) {
             fuzz_decode(session, { 3 }, end, seq);
         }
     }
