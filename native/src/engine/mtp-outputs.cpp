@@ -4,13 +4,11 @@
 #include "llama-context.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <vector>
 
-// Logits in groups. Nothing below chooses by comparing: which of two logits is higher cannot be predicted, and a wrong
-// guess costs more than all else here.
+// Logits in groups: those with the highest maxima have the highest logits.
 static constexpr int64_t N_GROUP = 64;
 
 #ifdef __GNUC__
@@ -46,72 +44,7 @@ static float mtp_group_maximum(const float * group) {
 
 #endif
 
-// A value that at least n of the maxima are not below, and few more are. bins: memory.
-static float mtp_threshold(const std::vector<float> & maxima, int32_t n, std::vector<int32_t> & bins) {
-    static constexpr int32_t N_BINS  = 512;
-    static constexpr size_t  N_LANES = 16;
-    static constexpr int32_t N_FEW   = 8;
-
-    if (n <= N_FEW) { // that one is among them is seldom, which can be predicted
-        float found[N_FEW + 1];
-        std::fill_n(found, N_FEW + 1, -INFINITY);
-        for (const float x : maxima) {
-            for (int32_t i = n - 1; i >= 0 && x > found[i]; --i) {
-                found[i + 1] = found[i];
-                found[i]     = x;
-            }
-        }
-        return found[n - 1];
-    }
-    float lows[N_LANES];
-    float highs[N_LANES];
-    std::fill_n(lows, N_LANES, maxima[0]);
-    std::fill_n(highs, N_LANES, maxima[0]);
-    for (size_t i = 0; i + N_LANES <= maxima.size(); i += N_LANES) {
-        for (size_t k = 0; k < N_LANES; ++k) {
-            const float x = maxima[i + k];
-            lows[k]       = x < lows[k] ? x : lows[k];
-            highs[k]      = x > highs[k] ? x : highs[k];
-        }
-    }
-    // The few left over are in the highest or in the lowest bin if they are beyond.
-    const float highest = *std::max_element(highs, highs + N_LANES);
-    const float lowest  = std::max(*std::min_element(lows, lows + N_LANES), highest - 64.0f); // of impossible tokens
-    if (!(highest > lowest)) {
-        return -INFINITY;
-    }
-    const float scale = (N_BINS - 1) / (highest - lowest);
-
-    bins.resize(maxima.size());
-    for (size_t i = 0; i < maxima.size(); ++i) {
-        const float x = maxima[i] < highest ? maxima[i] : highest;
-        bins[i]       = (int32_t) ((x > lowest ? x - lowest : 0.0f) * scale); // also NaN
-    }
-    int32_t counts[N_BINS] = {};
-    for (const int32_t bin : bins) {
-        ++counts[bin];
-    }
-
-    int32_t bin     = N_BINS - 1;
-    int32_t n_above = counts[bin];
-    while (bin > 0 && n_above < n) {
-        n_above += counts[--bin];
-    }
-    // one bin lower: the edges are rounded
-    return bin > 1 ? lowest + (bin - 1) / scale : -INFINITY;
-}
-
-// The places of those that are not below, NaN among them, in front.
-static size_t mtp_not_below(const float * values, size_t n, float threshold, int32_t first, int32_t * places) {
-    size_t n_found = 0;
-    for (size_t i = 0; i < n; ++i) {
-        places[n_found] = first + i;
-        n_found += !(values[i] < threshold);
-    }
-    return n_found;
-}
-
-// ordered as logits are, the first of equal ones highest
+// Ordered as logits are, the first of equal ones highest. NaN has a place, too: sorting needs an order.
 static uint64_t mtp_candidate_key(float logit, int32_t id) {
     uint32_t bits;
     logit += 0.0f; // -0 is 0
@@ -120,47 +53,46 @@ static uint64_t mtp_candidate_key(float logit, int32_t id) {
     return (uint64_t) bits << 32 | (uint32_t) ~id;
 }
 
+static int32_t mtp_candidate_id(uint64_t key) {
+    return (int32_t) ~(uint32_t) key;
+}
+
 void mtp_candidates_select(const float * logits, int64_t n_logits, int32_t n, int32_t * ids, float * values) {
     GGML_ASSERT(n <= n_logits);
 
-    // the vectors keep their memory: rows come often
-    static thread_local std::vector<float>    maxima;
-    static thread_local std::vector<int32_t>  bins;
-    static thread_local std::vector<int32_t>  places;
-    static thread_local std::vector<uint64_t> keys;
-
-    // no logit below the n-th highest maximum is among the n highest, nor is one below that
     const int64_t n_groups  = n_logits / N_GROUP;
     const int64_t n_grouped = n < n_groups ? n_groups * N_GROUP : 0; // logits that are found by their groups
-    float         threshold = -INFINITY;
-    size_t        n_high    = 0;                                     // groups that have some
 
-    keys.clear();
-    places.resize(std::max(n_groups, n_logits - n_grouped) + N_GROUP);
+    // the vectors keep their memory: rows come often
+    static thread_local std::vector<uint64_t> maxima; // of groups
+    static thread_local std::vector<uint64_t> keys;   // of logits
+    keys.resize(n_grouped > 0 ? n * N_GROUP + n_logits - n_grouped : n_logits);
+
+    size_t     n_keys = 0;
+    uint64_t   least  = 0;                      // no key below it is among the n highest
+    const auto add    = [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) { // without a branch, which nobody could predict
+            keys[n_keys] = mtp_candidate_key(logits[i], i);
+            n_keys += keys[n_keys] >= least;
+        }
+    };
     if (n_grouped > 0) {
         maxima.resize(n_groups);
         for (int64_t i = 0; i < n_groups; ++i) {
-            maxima[i] = mtp_group_maximum(logits + i * N_GROUP);
+            maxima[i] = mtp_candidate_key(mtp_group_maximum(logits + i * N_GROUP), i);
         }
-        threshold = mtp_threshold(maxima, n, bins);
-        n_high    = mtp_not_below(maxima.data(), n_groups, threshold, 0, places.data());
-    }
-
-    const auto add = [&](int64_t begin, int64_t end, int32_t * memory) {
-        const size_t n_found = mtp_not_below(logits + begin, end - begin, threshold, begin, memory);
-        for (size_t i = 0; i < n_found; ++i) {
-            keys.push_back(mtp_candidate_key(logits[memory[i]], memory[i]));
+        std::nth_element(maxima.begin(), maxima.begin() + n - 1, maxima.end(), std::greater<>());
+        least = maxima[n - 1] >> 32 << 32;
+        for (int32_t k = 0; k < n; ++k) {
+            const int64_t begin = mtp_candidate_id(maxima[k]) * N_GROUP;
+            add(begin, begin + N_GROUP);
         }
-    };
-    for (size_t i = 0; i < n_high; ++i) {
-        int32_t found[N_GROUP];
-        add(places[i] * N_GROUP, (places[i] + 1) * N_GROUP, found);
     }
-    add(n_grouped, n_logits, places.data());
+    add(n_grouped, n_logits);
 
-    std::partial_sort(keys.begin(), keys.begin() + n, keys.end(), std::greater<>());
+    std::partial_sort(keys.begin(), keys.begin() + n, keys.begin() + n_keys, std::greater<>());
     for (int32_t k = 0; k < n; ++k) {
-        ids[k]    = (int32_t) ~(uint32_t) keys[k];
+        ids[k]    = mtp_candidate_id(keys[k]);
         values[k] = logits[ids[k]];
     }
 }
