@@ -111,8 +111,9 @@ void mtp_draft_vocab::limit(const std::vector<llama_token> & tokens, int32_t typ
         mtp_fill_matrix(new_matrices[head], output_matrix(head), from, to, tokens.size(), rows[head]);
     }
 
-    n          = tokens.size();
-    listed     = tokens;
+    n      = tokens.size();
+    listed = tokens;
+    ++n_lists;
     listed_mem = std::move(new_mem);
     matrices   = std::move(new_matrices);
     fill_bias();

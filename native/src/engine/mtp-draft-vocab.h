@@ -49,11 +49,8 @@ class mtp_draft_vocab {
 
     // --- for graphs
 
-    // what a list of tokens keeps for graphs, until drafts are limited otherwise; nullptr: there is no list
-    const void * listed_memory() const { return is_listed() ? listed_mem.get() : nullptr; }
-
-    // what graphs of drafts depend on: the same numbers, the same nodes
-    std::vector<int64_t> key() const { return { bias != nullptr, n, is_listed(), !requantized.empty() }; }
+    // What graphs of drafts depend on: the same numbers, the same nodes. Those of a list that is gone never come again.
+    std::vector<int64_t> key() const { return { bias != nullptr, n, is_listed() ? n_lists : 0, !requantized.empty() }; }
 
     // what a head multiplies with in the place of a weight: the rows that drafts are limited to, else the weight
     ggml_tensor * weight(ggml_context * ctx0, int32_t head, ggml_tensor * weight) const;
@@ -75,7 +72,8 @@ class mtp_draft_vocab {
 
     int32_t                  n;
     std::vector<llama_token> listed;
-    mtp_device_tensor        listed_mem; // I32 [1, n]
+    int64_t                  n_lists = 0; // that there were so far
+    mtp_device_tensor        listed_mem;  // I32 [1, n]
     std::vector<mtp_device_tensor>
         matrices; // [n_heads] of the listed tokens, none: the first head's; empty: the first n rows
     std::vector<mtp_device_tensor> requantized; // [n_heads] whole, of another type; empty: the model's

@@ -116,8 +116,7 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
     const size_t max_nodes =
         (is_draft ? MTP_NODES_PER_RUN : ctx.gf_res_reserve->get_max_nodes()) + plan().n_runs() * n_per_run;
 
-    return graphs.find(std::move(key), mtp_memory_n_kv(mctx), max_nodes, ctx.n_outputs > 0,
-                       is_draft ? vocab.listed_memory() : nullptr);
+    return graphs.find(std::move(key), mtp_memory_n_kv(mctx), max_nodes, ctx.n_outputs > 0);
 }
 
 void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx) {
@@ -340,7 +339,7 @@ void mtp_engine::fetch_picked(const llm_graph_result & res, size_t n, int32_t n_
 
 mtp_draft_vocab & mtp_engine::change_vocab() {
     forget_outputs();
-    graphs.drop_readers(vocab.listed_memory());
+    ctx.synchronize(); // a draft may still read what goes
     return vocab;
 }
 

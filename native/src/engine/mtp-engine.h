@@ -95,8 +95,7 @@ struct mtp_engine {
 
     pymtp_status draft_greedy(const std::vector<mtp_row> & rows, int32_t * n_steps, int32_t * drafts, float * probs);
 
-    // The draft vocabulary, to be limited otherwise: what the last pass has left, and graphs that read a list of
-    // tokens, go.
+    // the draft vocabulary, to be limited otherwise: what the last pass has left goes
     mtp_draft_vocab & change_vocab();
 
     // Throws if memory runs out, and for an adapter that the model's graph passes over; there are none then.

@@ -18,23 +18,8 @@ void mtp_kept_graphs::evict_oldest() {
     graphs.erase(oldest);
 }
 
-void mtp_kept_graphs::drop_readers(const void * memory) {
-    const auto is_reader = [&](const mtp_kept_graph & graph) {
-        return graph.reads == memory;
-    };
-    if (!memory) {
-        return;
-    }
-    context.synchronize();
-    if (is_reader(*cur)) {
-        select(own);
-    }
-    graphs.erase(std::remove_if(graphs.begin(), graphs.end(), [&](const auto & graph) { return is_reader(*graph); }),
-                 graphs.end());
-}
-
 mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes,
-                                       bool has_outputs, const void * reads) {
+                                       bool has_outputs) {
     // Of graphs that only differ in how many cells they look at, few are kept: texts that begin again need the smaller
     // ones again.
     mtp_kept_graph * victim  = nullptr;
@@ -63,7 +48,6 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
     graph->key       = std::move(key);
     graph->n_kv      = n_kv;
     graph->max_nodes = max_nodes;
-    graph->reads     = reads;
     // llama.cpp takes one of two: all of its graphs have outputs, or none
     graph->results[has_outputs].reset(new llm_graph_result(max_nodes));
     graph->sched.reset(ggml_backend_sched_new(const_cast<ggml_backend_t *>(context.backends.data()),

@@ -15,9 +15,8 @@
 #include <vector>
 
 struct mtp_kept_graph {
-    std::vector<int64_t>    key;   // what distinguishes graphs
-    std::array<uint32_t, 2> n_kv;  // cells that its graph looks at; grows with the text
-    const void *            reads; // memory of somebody else that its graph reads, see drop_readers; or nullptr
+    std::vector<int64_t>    key;  // what distinguishes graphs
+    std::array<uint32_t, 2> n_kv; // cells that its graph looks at; grows with the text
     size_t                  max_nodes;
     uint64_t                t_used;
 
@@ -54,8 +53,7 @@ class mtp_kept_graphs {
 
     // The graph for a key: one that there is, else a new one with room for max_nodes, for which those that were used
     // longest ago may have to go. has_outputs: whether the graph gives logits or the like.
-    mtp_kept_graph & find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs,
-                          const void * reads);
+    mtp_kept_graph & find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs);
 
     // the context's own scheduler and results: for prompts, reservations and cache shifts
     mtp_kept_graph & home() { return own; }
@@ -79,9 +77,6 @@ class mtp_kept_graphs {
         select(own);
         graphs.clear();
     }
-
-    // this memory is about to be freed: drops the graphs that read it
-    void drop_readers(const void * memory);
 
     // the compute buffers of all
     size_t compute_bytes() const;
