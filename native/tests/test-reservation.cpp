@@ -18,15 +18,14 @@ static void a_reserved_cell_is_found_by_sequence_and_position() {
     CHECK_EQUAL(r.find(0, 13), -1);
     CHECK_EQUAL(r.find(1, 10), -1);
     CHECK(!r.empty());
-    CHECK_EQUAL(r.all().size(), 2u);
-    CHECK_EQUAL(r.all().at(0).size(), 3u);
+    CHECK_EQUAL(r.all().size(), 4u);
 }
 
 static void reserving_a_position_again_moves_it() {
     auto r = two_sequences();
     r.add(0, 11, 7);
     CHECK_EQUAL(r.find(0, 11), 7);
-    CHECK_EQUAL(r.all().at(0).size(), 3u);
+    CHECK_EQUAL(r.all().size(), 4u);
 }
 
 static void the_trunk_takes_a_reservation_once() {
@@ -38,7 +37,7 @@ static void the_trunk_takes_a_reservation_once() {
     CHECK_EQUAL(r.find(0, 10), -1);
     CHECK_EQUAL(r.find(0, 11), 101);
     CHECK(r.take(3, 5));
-    CHECK_EQUAL(r.all().count(3), 0u);
+    CHECK_EQUAL(r.all().size(), 2u);
     CHECK(r.take(0, 11));
     CHECK(r.take(0, 12));
     CHECK(r.empty());
@@ -56,7 +55,7 @@ static void dropping_keeps_other_positions_and_sequences() {
     r.drop(2, 0, 1000);
     CHECK_EQUAL(r.find(3, 5), 200);
     r.drop(0, 0, 1000);
-    CHECK_EQUAL(r.all().count(0), 0u);
+    CHECK_EQUAL(r.all().size(), 1u);
     CHECK_EQUAL(r.find(3, 5), 200);
 }
 

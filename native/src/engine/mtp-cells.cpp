@@ -185,10 +185,8 @@ ggml_cgraph * llama_kv_cache::mtp_shift_graph(llama_context * lctx) const {
 
 // Frees all reserved cells: before operations that look at cells without knowing of reservations.
 void llama_kv_cache::mtp_release() {
-    for (const auto & [seq, reserved] : mtp.all()) {
-        for (const auto & [pos, cell] : reserved) {
-            v_cells[seq_to_stream[seq]].rm(cell);
-        }
+    for (const auto & [at, cell] : mtp.all()) {
+        v_cells[seq_to_stream[at.first]].rm(cell);
     }
     mtp.clear();
 }

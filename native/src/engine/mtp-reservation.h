@@ -12,7 +12,9 @@
 #include "mtp-seen.h"
 
 #include <cstdint>
+#include <iterator>
 #include <map>
+#include <utility>
 #include <vector>
 
 // Positions before the window of the trunk's layers that an assistant's layers see: with a window of n, the n + 1 before
@@ -64,50 +66,37 @@ class mtp_reservation {
 
     bool empty() const { return cells.empty(); }
 
-    void add(llama_seq_id seq, llama_pos pos, uint32_t cell) { cells[seq][pos] = cell; }
+    void add(llama_seq_id seq, llama_pos pos, uint32_t cell) { cells[{ seq, pos }] = cell; }
 
     // the cell of (seq, pos), -1 if none is reserved
     int64_t find(llama_seq_id seq, llama_pos pos) const {
-        const auto s = cells.find(seq);
-        if (s == cells.end()) {
-            return -1;
-        }
-        const auto p = s->second.find(pos);
-        return p == s->second.end() ? -1 : (int64_t) p->second;
+        const auto it = cells.find({ seq, pos });
+        return it == cells.end() ? -1 : (int64_t) it->second;
     }
 
     // the trunk decodes (seq, pos): forget the reservation. true if there was one
     bool take(llama_seq_id seq, llama_pos pos) {
         ++n_changes;
-        const auto s = cells.find(seq);
-        if (s == cells.end() || s->second.erase(pos) == 0) {
-            return false;
-        }
-        if (s->second.empty()) {
-            cells.erase(s);
-        }
-        return true;
+        return cells.erase({ seq, pos }) > 0;
     }
 
     // forget the positions [p0, p1) of a sequence (-1: of all)
     void drop(llama_seq_id seq, llama_pos p0, llama_pos p1) {
         ++n_changes;
-        for (auto s = cells.begin(); s != cells.end();) {
-            if (seq == -1 || s->first == seq) {
-                s->second.erase(s->second.lower_bound(p0), s->second.lower_bound(p1));
-            }
-            s = s->second.empty() ? cells.erase(s) : std::next(s);
+        for (auto it = cells.begin(); it != cells.end();) {
+            const auto [of, pos] = it->first;
+            it                   = (seq == -1 || of == seq) && pos >= p0 && pos < p1 ? cells.erase(it) : std::next(it);
         }
     }
 
     // the last decoded position of a sequence whose last cell is at pos_max
     llama_pos tail(llama_seq_id seq, llama_pos pos_max) const {
-        const auto s = cells.find(seq);
-        return s == cells.end() ? pos_max : s->second.begin()->first - 1;
+        const auto first = cells.lower_bound({ seq, 0 });
+        return first != cells.end() && first->first.first == seq ? first->first.second - 1 : pos_max;
     }
 
-    const std::map<llama_seq_id, std::map<llama_pos, uint32_t>> & all() const { return cells; }
+    const std::map<std::pair<llama_seq_id, llama_pos>, uint32_t> & all() const { return cells; }
 
   private:
-    std::map<llama_seq_id, std::map<llama_pos, uint32_t>> cells;
+    std::map<std::pair<llama_seq_id, llama_pos>, uint32_t> cells;
 };
