@@ -78,11 +78,12 @@ class mtp_graph_input_trunk : public llm_graph_input_i {
     const bool         feeds;
 };
 
-// an input of a head's part: sees the rows and the cache of its stage
+// An input of a head's part: sees the rows and the cache of its stage. One that is tied has nothing to set: its tensors
+// are views of others.
 class mtp_graph_input_part : public llm_graph_input_i {
   public:
-    mtp_graph_input_part(mtp_engine & mtp, const head_part & part, llm_graph_input_ptr inner) :
-        mtp(mtp), stage(part.stage), head(part.head), inner(std::move(inner)) {
+    mtp_graph_input_part(mtp_engine & mtp, const head_part & part, llm_graph_input_ptr inner, bool is_tied) :
+        mtp(mtp), stage(part.stage), head(part.head), inner(std::move(inner)), is_tied(is_tied) {
         if (const auto * in = dynamic_cast<llm_graph_input_out_ids *>(this->inner.get())) {
             out_ids = in->out_ids;
         }
@@ -90,14 +91,15 @@ class mtp_graph_input_part : public llm_graph_input_i {
 
     void set_input(const llama_ubatch *) override {
         // a part that only stores K/V has no output rows: they are not in the graph
-        if (!out_ids || out_ids->buffer) {
+        if (!is_tied && (!out_ids || out_ids->buffer)) {
             mtp.heads.set_input(head, *inner, mtp.plan().stages[stage].ubatch);
         }
     }
 
     // all rows of a part have outputs, or none: mtp_graph_input_stage counts them
     bool can_reuse(const llm_graph_params & params) override {
-        return out_ids || (stage < mtp.plan().stages.size() && inner->can_reuse(mtp.stage_params(stage, params)));
+        return is_tied || out_ids ||
+               (stage < mtp.plan().stages.size() && inner->can_reuse(mtp.stage_params(stage, params)));
     }
 
   private:
@@ -105,20 +107,8 @@ class mtp_graph_input_part : public llm_graph_input_i {
     size_t              stage;
     int32_t             head;
     llm_graph_input_ptr inner;
+    const bool          is_tied;
     ggml_tensor *       out_ids = nullptr;
-};
-
-// stands in for an input that has nothing to set: its tensors are views of others
-class mtp_graph_input_none : public llm_graph_input_i {
-  public:
-    explicit mtp_graph_input_none(llm_graph_input_ptr host) : host(std::move(host)) {}
-
-    void set_input(const llama_ubatch *) override {}
-
-    bool can_reuse(const llm_graph_params &) override { return true; }
-
-  private:
-    llm_graph_input_ptr host;
 };
 
 // An architecture's graph names its input of hidden states; "inp_h" is what an assistant calls it.
@@ -153,7 +143,7 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
     }
 
     if (!hidden || !mtp_graph_is_hidden_input(*hidden)) {
-        return std::make_unique<mtp_graph_input_part>(*res.mtp, part, std::move(input));
+        return std::make_unique<mtp_graph_input_part>(*res.mtp, part, std::move(input), false);
     }
 
     // rows of an image have embeddings instead of tokens, which the trunk takes too
@@ -164,7 +154,7 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
     mtp_graph_leaf_to_view(tokens, part.tokens);
     mtp_graph_leaf_to_view(hidden, part.hidden);
     ++part.n_tied;
-    return std::make_unique<mtp_graph_input_none>(std::move(input));
+    return std::make_unique<mtp_graph_input_part>(*res.mtp, part, std::move(input), true);
 }
 
 ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
