@@ -5,6 +5,7 @@
 #include "pymtp-text.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 static constexpr int32_t NONE         = -1;
@@ -95,12 +96,11 @@ struct pymtp_lookup {
     const int32_t n_gram;
 
     std::vector<int32_t> tokens;   // [capacity]; END at the end of a history
-    std::vector<int32_t> previous; // [capacity] by place: the position where the same n-gram ended before, or NONE
+    std::vector<int32_t> previous; // [capacity] by place: where an n-gram with the same hash ended before, or NONE
 
-    // [2 * capacity] the last position of each n-gram's latest occurrence, or NONE; linear probing. Only n-grams that a
-    // token follows are there. Those whose tokens were dropped stay until there are too many of them.
+    // [2 * capacity] by hash: the last position of the latest n-gram with it, or NONE. Only n-grams that a token follows
+    // are there.
     std::vector<int32_t> latest;
-    size_t               n_taken = 0; // of its places
 
     int32_t & token_at(int32_t pos) { return tokens[pos & (capacity - 1)]; }
 
@@ -128,9 +128,6 @@ struct pymtp_lookup {
     void push(int32_t token) {
         if (end == 4 * capacity_max) {
             move_back();
-        } else if (n_taken > latest.size() / 4 * 3) {
-            // at most half of the places is taken by what is still there
-            index_all();
         }
         if (token != END && size() > 0) {
             index(end - 1);
@@ -147,25 +144,7 @@ struct pymtp_lookup {
         index_all();
     }
 
-    bool has_gram(int32_t pos, const int32_t * gram) const {
-        for (int32_t i = 0; i < n_gram; ++i) {
-            if (token_at(pos - n_gram + 1 + i) != gram[i]) {
-                return false;
-            }
-        }
-        return true;
-    }
-
-    // The place of an n-gram in `latest`, or the one that it would take.
-    size_t place_of(const int32_t * gram) const {
-        const size_t mask = latest.size() - 1;
-
-        size_t place = hash(gram, n_gram) & mask;
-        while (latest[place] != NONE && !(is_whole(latest[place]) && has_gram(latest[place], gram))) {
-            place = (place + 1) & mask;
-        }
-        return place;
-    }
+    size_t place_of(const int32_t * gram) const { return hash(gram, n_gram) & (latest.size() - 1); }
 
     // the n-gram that ends at a position
     void index(int32_t pos) {
@@ -179,15 +158,11 @@ struct pymtp_lookup {
                 return;
             }
         }
-        const size_t place             = place_of(gram);
-        previous[pos & (capacity - 1)] = latest[place];
-        n_taken += latest[place] == NONE;
-        latest[place] = pos;
+        previous[pos & (capacity - 1)] = std::exchange(latest[place_of(gram)], pos);
     }
 
     void index_all() {
         std::fill(latest.begin(), latest.end(), NONE);
-        n_taken = 0;
         for (int32_t pos = begin; pos + 1 < end; ++pos) {
             if (token_at(pos + 1) != END) {
                 index(pos);
@@ -197,14 +172,20 @@ struct pymtp_lookup {
 
     // The last position of the longest match with a suffix, the latest of equal ones, or NONE.
     int32_t find_best(int32_t n_suffix, const int32_t * suffix, int32_t * n_match) const {
-        int32_t best = NONE;
-        int32_t pos  = latest[place_of(suffix + n_suffix - n_gram)];
-        for (int32_t i = 0; i < PYMTP_LOOKUP_OCCURRENCES && pos != NONE && is_whole(pos); ++i) {
-            int32_t n_same = n_gram;
+        int32_t best   = NONE;
+        int32_t n_seen = 0;
+        int32_t pos    = latest[place_of(suffix + n_suffix - n_gram)];
+        for (; n_seen < PYMTP_LOOKUP_OCCURRENCES && pos != NONE && is_whole(pos);
+             pos = previous[pos & (capacity - 1)]) {
+            int32_t n_same = 0;
             while (n_same < n_suffix && pos - n_same >= begin && token_at(pos - n_same) != END &&
                    token_at(pos - n_same) == suffix[n_suffix - 1 - n_same]) {
                 ++n_same;
             }
+            if (n_same < n_gram) {
+                continue; // only the hash is the same
+            }
+            ++n_seen;
             if (n_same > *n_match) {
                 *n_match = n_same;
                 best     = pos;
@@ -212,7 +193,6 @@ struct pymtp_lookup {
             if (n_same == n_suffix) {
                 break;
             }
-            pos = previous[pos & (capacity - 1)];
         }
         return best;
     }
