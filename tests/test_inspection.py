@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import REPOSITORY
 from families import FAMILIES, REFUSED, Family
 from log_level import logged
 from machine import needs_no_gpu
@@ -200,12 +201,12 @@ def test_heads_that_llama_cpp_cannot_run_are_named(name: str, tmp_path: Path) ->
 
 
 def test_the_list_of_architectures_is_that_of_the_engine() -> None:
-    from pymtp.binding.library import ffi, lib
-
-    found, native = ffi.new("struct pymtp_architecture *"), {}
-    while lib.pymtp_architecture(len(native), found) == lib.PYMTP_OK:
-        needs = tuple(need for need in NEEDS if found.conditions & getattr(lib, f"PYMTP_NEEDS_{need}"))
-        native[ffi.string(found.name).decode()] = Architecture(found.n_heads_max or None, needs)
+    source = (REPOSITORY / "native/src/engine/mtp-architectures.cpp").read_text("utf-8")
+    listed = re.findall(r'\{ "([\w-]+)", (\d), ([\w |]+) \}', source)
+    native = {}
+    for name, n_heads_max, conditions in listed:
+        needs = tuple(need for need in NEEDS if f"NEEDS_{need}" in conditions.split(" | "))
+        native[name] = Architecture(int(n_heads_max) or None, needs)
     assert native == ARCHITECTURES
 
 

@@ -84,19 +84,6 @@ enum pymtp_head_context {
     PYMTP_HEAD_CONTEXT_CHAINED = 1, // the first head reads the trunk's, each other head that of the head before it
 };
 
-// what the graph of an architecture's heads takes for granted, a bit each
-enum pymtp_condition {
-    PYMTP_NEEDS_LORA_Q = 1, // queries of low rank
-    PYMTP_NEEDS_MLA    = 2, // K and V of low rank in tensors of their own
-};
-
-// one whose MTP heads can draft
-struct pymtp_architecture {
-    const char * name;        // as in GGUFs
-    int32_t      n_heads_max; // 0: any number
-    int32_t      conditions;  // of pymtp_condition
-};
-
 // Passes that verify drafts of many sequences can have more rows than asked for, so that they have few shapes, each of
 // which is a graph. Nobody sees these rows: they come after the end of a sequence, as further drafts would. A hybrid
 // model computes sequences together only if they have equally many rows: there each gets as many as the one with the
@@ -157,9 +144,6 @@ int32_t pymtp_model_load(int32_t n_files, const char * const * path, const struc
 
 // Why llama.cpp cannot run the MTP heads of a model, or its assistant unless that is NULL; NULL if it can.
 const char * pymtp_draft_obstacle(const struct llama_model * model, const struct llama_model * assistant);
-
-// The i-th architecture whose MTP heads llama.cpp can run. PYMTP_INVALID after the last.
-int32_t pymtp_architecture(int32_t i, struct pymtp_architecture * architecture);
 
 // Whether a device can look up rows of a matrix of this ggml_type, as a token embedding needs it.
 bool pymtp_device_reads_rows(struct ggml_backend_device * device, int32_t type);

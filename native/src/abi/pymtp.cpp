@@ -57,17 +57,6 @@ const char * pymtp_draft_obstacle(const llama_model * model, const llama_model *
     });
 }
 
-int32_t pymtp_architecture(int32_t i, struct pymtp_architecture * architecture) {
-    return pymtp_guard([&]() -> int32_t {
-        const auto & all = mtp_architectures();
-        if (i < 0 || i >= (int32_t) all.size()) {
-            return pymtp_fail(PYMTP_INVALID, "%zu architectures can draft", all.size());
-        }
-        pymtp_need(architecture, "the architecture") = all[i];
-        return PYMTP_OK;
-    });
-}
-
 bool pymtp_device_reads_rows(ggml_backend_dev_t device, int32_t type) {
     return pymtp_guard_or(false, [&]() -> bool {
         if (!device || type < 0 || type >= GGML_TYPE_COUNT || ggml_blck_size((ggml_type) type) == 0) { // of the past

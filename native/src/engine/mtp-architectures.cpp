@@ -4,34 +4,42 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
-const std::vector<struct pymtp_architecture> & mtp_architectures() {
-    static const std::vector<struct pymtp_architecture> architectures = {
-        { "bailingmoe2", 1, 0 },
-        { "bailingmoe3", 1, 0 },
-        { "cohere2moe", 1, 0 },
-        { "deepseek2", 1, PYMTP_NEEDS_LORA_Q | PYMTP_NEEDS_MLA },
-        { "deepseek32", 1, PYMTP_NEEDS_MLA },
-        { "deepseek4", 1, 0 },
-        { "dots3note", 1, 0 },
-        { "ernie4_5-moe", 1, 0 },
-        { "exaone4", 1, 0 },
-        { "exaone-moe", 1, 0 },
-        { "glm4", 1, 0 },
-        { "glm4moe", 1, 0 },
-        { "glm5-next", 1, PYMTP_NEEDS_MLA },
-        { "glm-dsa", 1, PYMTP_NEEDS_MLA },
-        { "hy_v3", 0, 0 },
-        { "mimo2", 0, 0 },
-        { "nemotron_h_moe", 1, 0 },
-        { "qwen35", 1, 0 },
-        { "qwen35moe", 1, 0 },
-        { "qwen3next", 1, 0 },
-        { "qwen4exp", 1, 0 },
-        { "step35", 0, 0 },
-    };
-    return architectures;
-}
+// what the graph of an architecture's heads takes for granted, a bit each
+enum {
+    NEEDS_LORA_Q = 1, // queries of low rank
+    NEEDS_MLA    = 2, // K and V of low rank in tensors of their own
+};
+
+static constexpr struct {
+    const char * name;        // as in GGUFs
+    uint32_t     n_heads_max; // 0: any number
+    int32_t      conditions;
+} ARCHITECTURES[] = {
+    { "bailingmoe2", 1, 0 },
+    { "bailingmoe3", 1, 0 },
+    { "cohere2moe", 1, 0 },
+    { "deepseek2", 1, NEEDS_LORA_Q | NEEDS_MLA },
+    { "deepseek32", 1, NEEDS_MLA },
+    { "deepseek4", 1, 0 },
+    { "dots3note", 1, 0 },
+    { "ernie4_5-moe", 1, 0 },
+    { "exaone4", 1, 0 },
+    { "exaone-moe", 1, 0 },
+    { "glm4", 1, 0 },
+    { "glm4moe", 1, 0 },
+    { "glm5-next", 1, NEEDS_MLA },
+    { "glm-dsa", 1, NEEDS_MLA },
+    { "hy_v3", 0, 0 },
+    { "mimo2", 0, 0 },
+    { "nemotron_h_moe", 1, 0 },
+    { "qwen35", 1, 0 },
+    { "qwen35moe", 1, 0 },
+    { "qwen3next", 1, 0 },
+    { "qwen4exp", 1, 0 },
+    { "step35", 0, 0 },
+};
 
 static const char * mtp_obstacle_assistant(const llama_model & model, const llama_model & assistant) {
     const auto & theirs = assistant.hparams;
@@ -85,27 +93,26 @@ const char * mtp_obstacle(const llama_model & model, const llama_model * assista
     if (assistant) {
         return mtp_obstacle_assistant(model, *assistant);
     }
-    const auto & all     = mtp_architectures();
     const auto & hparams = model.hparams;
     if (hparams.mtp_generic) {
         return mtp_obstacle_generic(hparams);
     }
-    const auto known = std::find_if(all.begin(), all.end(),
-                                    [&](const auto & one) { return strcmp(one.name, llm_arch_name(model.arch)) == 0; });
-
-    if (known == all.end()) {
+    const auto * known = std::find_if(std::begin(ARCHITECTURES), std::end(ARCHITECTURES), [&](const auto & one) {
+        return strcmp(one.name, llm_arch_name(model.arch)) == 0;
+    });
+    if (known == std::end(ARCHITECTURES)) {
         return "it has no graph for them";
     }
-    if (known->n_heads_max > 0 && hparams.n_layer_nextn > (uint32_t) known->n_heads_max) {
+    if (known->n_heads_max > 0 && hparams.n_layer_nextn > known->n_heads_max) {
         return "it runs a single head of them";
     }
     if (const char * obstacle = mtp_obstacle_tensors(model)) {
         return obstacle;
     }
-    if ((known->conditions & PYMTP_NEEDS_LORA_Q) && hparams.n_lora_q == 0) {
+    if ((known->conditions & NEEDS_LORA_Q) && hparams.n_lora_q == 0) {
         return "it needs attn_q_a and attn_q_b";
     }
-    if ((known->conditions & PYMTP_NEEDS_MLA) && !hparams.is_mla()) {
+    if ((known->conditions & NEEDS_MLA) && !hparams.is_mla()) {
         return "it needs attn_k_b and attn_v_b";
     }
     return nullptr;

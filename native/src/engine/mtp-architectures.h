@@ -4,13 +4,7 @@
 // files that are only read; a test compares the two. Graphs abort on what they do not support, so every condition is
 // checked here first. Knows models; no contexts.
 
-#include "pymtp.h"
-
-#include <vector>
-
 struct llama_model;
-
-const std::vector<struct pymtp_architecture> & mtp_architectures();
 
 // Why llama.cpp cannot run the MTP heads of a model, or its assistant if one is given; nullptr if it can.
 const char * mtp_obstacle(const llama_model & model, const llama_model * assistant);
