@@ -153,8 +153,8 @@ int32_t pymtp_device_memory(struct ggml_backend_device * device, size_t * n_free
 int32_t pymtp_device_buffer_type(struct ggml_backend_device * device, struct ggml_backend_buffer_type ** buffer_type);
 
 // Multiplies rows of random values with a matrix of a ggml type, or attends to a cache of it, as passes of a session do.
-// error: the largest difference to sums in doubles, for n numbers of rows; company: to each row alone. Both of the largest
-// value. PYMTP_INVALID if the device does not compute that.
+// error: the largest difference to llama.cpp's CPU backend in F32, for n numbers of rows; company: to each row alone.
+// Both of the largest value. PYMTP_INVALID if the device does not compute that.
 int32_t pymtp_check_operation(struct ggml_backend_device * device, int32_t type, int32_t is_attention,
                               const int32_t * n_rows, int32_t n, double * error, double * company);
 

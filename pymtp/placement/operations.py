@@ -1,4 +1,4 @@
-"""Checks what devices compute in the passes of a session: products and attention, beside the same sums in doubles."""
+"""Checks what devices compute in the passes of a session, products and attention, beside llama.cpp's CPU in F32."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ class Operation(NamedTuple):
 
     name: str
     error: float
-    """The largest difference to exact sums, of the largest value."""
+    """The largest difference to sums of floats, of the largest value."""
     company: float
     """The largest difference between rows alone and together, likewise."""
     is_right: bool

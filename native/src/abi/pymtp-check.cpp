@@ -1,4 +1,5 @@
-// What a device computes in the passes of a session, beside the same sums in doubles. Knows single operations, no model.
+// What a device computes in the passes of a session, beside what llama.cpp's CPU backend does in F32. Knows single
+// operations, no model.
 
 #include "ggml-backend.h"
 #include "ggml-cpp.h"
@@ -31,18 +32,17 @@ floats random_values(size_t n) {
 
 // Values as a type keeps them, and what these are.
 struct stored {
-    stored(ggml_type type, int64_t n_rows, int64_t n_per_row) {
+    stored(ggml_type type, int64_t n_rows, int64_t n_per_row) : values(random_values(n_rows * n_per_row)) {
         const pymtp_catch_asserts catching; // of a type that cannot be quantized, or only with more
         data.resize(n_rows * ggml_row_size(type, n_per_row));
-        values = random_values(n_rows * n_per_row);
         ggml_quantize_chunk(type, values.data(), data.data(), 0, n_rows, n_per_row, nullptr);
         if (type != GGML_TYPE_F32) {
             ggml_get_type_traits(type)->to_float(data.data(), values.data(), values.size());
         }
     }
 
-    std::vector<uint8_t> data;
     floats               values;
+    std::vector<uint8_t> data;
 };
 
 // One operation with weights or caches of a type, on rows of which each has N_VALUES or N_HEADS * N_HEAD values.
@@ -56,71 +56,35 @@ struct operation {
     floats    rows   = stored(is_attention ? GGML_TYPE_F32 : GGML_TYPE_Q8_0, n_rows, n_per_row()).values;
 
     int64_t n_per_row() const { return is_attention ? N_HEADS * N_HEAD : N_VALUES; }
-
-    floats in_doubles() const { return is_attention ? attention() : product(); }
-
-  private:
-    floats product() const {
-        floats res;
-        for (int64_t row = 0; row < n_rows; ++row) {
-            for (int64_t i = 0; i < N_OUT; ++i) {
-                res.push_back(dot(&first.values[i * N_VALUES], &rows[row * N_VALUES], N_VALUES));
-            }
-        }
-        return res;
-    }
-
-    floats attention() const {
-        floats res;
-        for (int64_t i = 0; i < n_rows * N_HEADS; ++i) {
-            const int64_t group = i % N_HEADS / (N_HEADS / N_GROUPS) * N_CELLS;
-            double        sum   = 0.0;
-
-            std::vector<double> sums(N_HEAD);
-            for (int64_t cell = group; cell < group + N_CELLS; ++cell) {
-                const double weight = std::exp(dot(&first.values[cell * N_HEAD], &rows[i * N_HEAD], N_HEAD));
-                sum += weight;
-                for (int64_t k = 0; k < N_HEAD; ++k) {
-                    sums[k] += weight * second.values[cell * N_HEAD + k];
-                }
-            }
-            for (const double x : sums) {
-                res.push_back(x / sum);
-            }
-        }
-        return res;
-    }
-
-    static double dot(const float * a, const float * b, int64_t n) {
-        double sum = 0.0;
-        for (int64_t i = 0; i < n; ++i) {
-            sum += (double) a[i] * b[i];
-        }
-        return sum;
-    }
 };
 
 // An operation on a device, where its weights or caches stay: a backend is slow to open, and may compile kernels.
 class on_device {
   public:
-    on_device(const operation & of, ggml_backend_dev_t device) :
-        of(of), device(device), backend(ggml_backend_dev_init(device, nullptr)),
-        weights(ggml_init({ 1 << 16, nullptr, true })) {
+    // in_floats: as numbers of F32, by llama.cpp's own kernels
+    on_device(const operation & of, ggml_backend_dev_t device, bool in_floats) :
+        of(of), device(device), is_marked(!in_floats && mtp_allows_kernels(device)),
+        backend(ggml_backend_dev_init(device, nullptr)), weights(ggml_init({ 1 << 16, nullptr, true })) {
         pymtp_refuse_if(!backend || !weights, "the device cannot be used");
+        const ggml_type type = in_floats ? GGML_TYPE_F32 : of.type;
         if (of.is_attention) {
-            one   = ggml_new_tensor_3d(weights.get(), of.type, N_HEAD, N_CELLS, N_GROUPS);
-            other = ggml_new_tensor_3d(weights.get(), of.type, N_HEAD, N_CELLS, N_GROUPS);
+            one   = ggml_new_tensor_3d(weights.get(), type, N_HEAD, N_CELLS, N_GROUPS);
+            other = ggml_new_tensor_3d(weights.get(), type, N_HEAD, N_CELLS, N_GROUPS);
         } else {
-            one = ggml_new_tensor_2d(weights.get(), of.type, N_VALUES, N_OUT);
+            one = ggml_new_tensor_2d(weights.get(), type, N_VALUES, N_OUT);
         }
         buffer.reset(ggml_backend_alloc_ctx_tensors(weights.get(), backend.get()));
         if (!buffer) {
             throw std::bad_alloc();
         }
         ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-        ggml_backend_tensor_set(one, of.first.data.data(), 0, ggml_nbytes(one));
+        const auto set = [&](ggml_tensor * tensor, const stored & from) {
+            const void * data = in_floats ? (const void *) from.values.data() : from.data.data();
+            ggml_backend_tensor_set(tensor, data, 0, ggml_nbytes(tensor));
+        };
+        set(one, of.first);
         if (other) {
-            ggml_backend_tensor_set(other, of.second.data.data(), 0, ggml_nbytes(other));
+            set(other, of.second);
         }
     }
 
@@ -143,7 +107,7 @@ class on_device {
         pymtp_refuse_if(!ggml_backend_dev_supports_op(device, out), "the device does not compute that");
         ggml_cgraph * graph = ggml_new_graph_custom(ctx, 16, false);
         ggml_build_forward_expand(graph, out);
-        for (int i = 0; i < ggml_graph_n_nodes(graph) && mtp_allows_kernels(device); ++i) {
+        for (int i = 0; i < ggml_graph_n_nodes(graph) && is_marked; ++i) {
             ggml_graph_node(graph, i)->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
         }
         ggml_backend_buffer_ptr nodes_buffer(ggml_backend_alloc_ctx_tensors(ctx, backend.get()));
@@ -163,6 +127,7 @@ class on_device {
   private:
     const operation &       of;
     ggml_backend_dev_t      device;
+    const bool              is_marked; // the kernels of pymtp may compute it
     ggml_backend_ptr        backend;
     ggml_context_ptr        weights;
     ggml_backend_buffer_ptr buffer;
@@ -196,8 +161,9 @@ int32_t pymtp_check_operation(ggml_backend_dev_t device, int32_t type, int32_t i
         pymtp_refuse_if((is_attention ? N_HEAD : N_VALUES) % ggml_blck_size((ggml_type) type) != 0,
                         "no whole number of blocks fits a row");
         const operation of{ (ggml_type) type, is_attention != 0, *std::max_element(n_rows, end) };
-        const on_device there(of, device);
-        const floats    expected = of.in_doubles();
+        const on_device there(of, device, false);
+        const on_device here(of, ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), true);
+        const floats    expected = here.rows(0, of.n_rows);
         floats          alone;
         for (int64_t row = 0; row < of.n_rows; ++row) {
             const floats res = there.rows(row, 1);
