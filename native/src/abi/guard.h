@@ -109,25 +109,12 @@ template <typename T> class pymtp_hold {
 
     T * operator->() const { return &**this; }
 
+    // one that never changes need not be held: it may be freed meanwhile
+    std::shared_ptr<const T> share() const { return std::static_pointer_cast<const T>(place->object); }
+
   private:
     std::shared_ptr<pymtp_place>           place;
     std::unique_lock<std::recursive_mutex> lock;
-};
-
-// Two objects of a kind, in the same order in all threads.
-template <typename T> class pymtp_hold_both {
-  public:
-    pymtp_hold_both(const T * one, const T * other) :
-        is_ordered(one <= other), low(is_ordered ? one : other), high(is_ordered ? other : one) {}
-
-    T & one() const { return is_ordered ? *low : *high; }
-
-    T & other() const { return is_ordered ? *high : *low; }
-
-  private:
-    const bool          is_ordered;
-    const pymtp_hold<T> low;
-    const pymtp_hold<T> high;
 };
 
 // Runs an entry with a handle, which is held meanwhile.

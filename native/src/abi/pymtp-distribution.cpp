@@ -73,17 +73,18 @@ int32_t pymtp_distribution_draw(const pymtp_distribution * distribution, double 
 
 // Calls a function with the probability of each of one's tokens and that of the same token in the other, in order.
 template <typename F>
-static void for_both(const pymtp_distribution & one, const pymtp_distribution & other, F && function) {
+static void for_both(const pymtp_distribution & one, const pymtp_distribution * source, F && function) {
     // by token, and 0 between two calls: vocabularies are large and distributions mostly small
     thread_local std::vector<double> other_probs;
 
-    const auto & tokens = other.tokens;
+    const auto   other  = pymtp_hold(source).share();
+    const auto & tokens = other->tokens;
     if (!tokens.empty()) {
         const size_t n = *std::max_element(tokens.begin(), tokens.end()) + 1;
         other_probs.resize(std::max(other_probs.size(), n));
     }
     for (size_t i = 0; i < tokens.size(); ++i) {
-        other_probs[tokens[i]] = other.probs[i];
+        other_probs[tokens[i]] = other->probs[i];
     }
     for (size_t i = 0; i < one.tokens.size(); ++i) {
         const size_t token = one.tokens[i];
@@ -96,10 +97,8 @@ static void for_both(const pymtp_distribution & one, const pymtp_distribution & 
 
 double pymtp_distribution_overlap(const pymtp_distribution * one, const pymtp_distribution * other) {
     return pymtp_guard_or((double) NAN, [&] {
-        const pymtp_hold_both both(one, other);
-
         double sum = 0.0;
-        for_both(both.one(), both.other(), [&](double a, double b) { sum += std::min(a, b); });
+        for_both(*pymtp_hold(one).share(), other, [&](double a, double b) { sum += std::min(a, b); });
         return sum;
     });
 }
@@ -107,10 +106,9 @@ double pymtp_distribution_overlap(const pymtp_distribution * one, const pymtp_di
 double pymtp_distribution_residual_mass(const pymtp_distribution * target, const pymtp_distribution * source,
                                         double weight) {
     return pymtp_guard_or((double) NAN, [&] {
-        const pymtp_hold_both both(target, source);
-
         double sum = 0.0;
-        for_both(both.one(), both.other(), [&](double t, double s) { sum += std::max(weight * t - s, 0.0); });
+        for_both(*pymtp_hold(target).share(), source,
+                 [&](double t, double s) { sum += std::max(weight * t - s, 0.0); });
         return sum;
     });
 }
@@ -118,14 +116,12 @@ double pymtp_distribution_residual_mass(const pymtp_distribution * target, const
 int32_t pymtp_distribution_sample_residual(const pymtp_distribution * target, const pymtp_distribution * source,
                                            double weight, double uniform) {
     return pymtp_guard_or(-1, [&] {
-        const pymtp_hold_both both(target, source);
-
         thread_local std::vector<double> residual;
         residual.clear();
-        for_both(both.one(), both.other(),
-                 [&](double t, double s) { residual.push_back(std::max(weight * t - s, 0.0)); });
+        const auto from = pymtp_hold(target).share();
+        for_both(*from, source, [&](double t, double s) { residual.push_back(std::max(weight * t - s, 0.0)); });
         // they are the same but for rounding
         const bool is_nothing = std::all_of(residual.begin(), residual.end(), [](double r) { return r == 0.0; });
-        return draw(both.one().tokens, is_nothing ? both.one().probs : residual, uniform);
+        return draw(from->tokens, is_nothing ? from->probs : residual, uniform);
     });
 }
