@@ -49,9 +49,10 @@ static std::vector<part> mtp_parts(const std::vector<mtp_row> & rows) {
 static void mtp_make_equal(std::vector<part> & parts, const mtp_padding_limits & limits) {
     const size_t n = parts.size();
 
-    // of the passes up to a part, in rows, and where the last of these passes begins
+    // of the passes up to a part, in rows; where the last of these passes begins, and its longest part
     std::vector<size_t> cost(n + 1, std::numeric_limits<size_t>::max());
     std::vector<size_t> begins(n + 1, 0);
+    std::vector<size_t> longest(n + 1, 0);
     cost[0] = 0;
 
     for (size_t end = 1; end <= n; ++end) {
@@ -66,19 +67,16 @@ static void mtp_make_equal(std::vector<part> & parts, const mtp_padding_limits &
                 break;
             }
             if (cost[begin] + limits.n_pass + n_rows < cost[end]) {
-                cost[end]   = cost[begin] + limits.n_pass + n_rows;
-                begins[end] = begin;
+                cost[end]    = cost[begin] + limits.n_pass + n_rows;
+                begins[end]  = begin;
+                longest[end] = n_longest;
             }
         }
     }
 
     for (size_t end = n; end > 0; end = begins[end]) {
-        size_t n_longest = 0;
         for (size_t i = begins[end]; i < end; ++i) {
-            n_longest = std::max(n_longest, parts[i].n_rows);
-        }
-        for (size_t i = begins[end]; i < end; ++i) {
-            parts[i].n_rows = n_longest;
+            parts[i].n_rows = longest[end];
         }
     }
 }
