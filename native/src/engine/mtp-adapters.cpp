@@ -74,15 +74,6 @@ void mtp_adapters::set(const llama_adapter_loras & adapters) {
     }
 }
 
-bool mtp_adapters::adapt_embedding() const {
-    for (const auto & [adapter, scale] : *active) {
-        if (adapter->ab_map.count(MTP_TOKEN_EMBEDDING) > 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 // as llm_graph_context::build_inp_embd does for the trunk
 ggml_tensor * mtp_adapters::build_embedding(ggml_context * ctx0, ggml_tensor * tokens) const {
     ggml_tensor * res = nullptr;

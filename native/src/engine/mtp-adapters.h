@@ -30,8 +30,6 @@ class mtp_adapters {
     // F32 [n_embd, n_tokens]: what they add to rows of the token embedding; nullptr: nothing
     ggml_tensor * build_embedding(ggml_context * ctx0, ggml_tensor * tokens) const;
 
-    bool adapt_embedding() const;
-
     // a graph of the trunk is built
     void observe(ggml_cgraph * gf);
 

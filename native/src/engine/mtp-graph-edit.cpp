@@ -46,13 +46,16 @@ static void mtp_graph_change_node(ggml_tensor * node, ggml_op op, ggml_tensor * 
 }
 
 void mtp_graph_adapt_embedding(ggml_context * ctx0, ggml_cgraph * gf, size_t n_before, const llama_model & model,
-                               const std::function<ggml_tensor *()> & build) {
+                               ggml_tensor * added) {
+    if (!added) {
+        return;
+    }
     const auto nodes = mtp_graph_nodes(gf);
     for (size_t i = n_before; i < nodes.size(); ++i) {
         auto * node = nodes[i];
         if (node->op == GGML_OP_GET_ROWS && node->src[0] == model.tok_embd) {
             ggml_tensor * rows = ggml_get_rows(ctx0, node->src[0], node->src[1]);
-            mtp_graph_change_node(node, GGML_OP_ADD, rows, build());
+            mtp_graph_change_node(node, GGML_OP_ADD, rows, added);
         }
     }
     mtp_graph_restart(gf, nodes);
