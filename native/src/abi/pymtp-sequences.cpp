@@ -26,10 +26,13 @@ static void take_over(pymtp_session & session, int32_t seq) {
     stay_from_now_on(session, seq);
 }
 
-static void restore(pymtp_session & session, const uint8_t * data, size_t size, mtp_origin origin) {
-    session.mtp->restore_state(data, size, origin);
-    for (uint32_t seq = 0; seq < llama_n_seq_max(session.ctx); ++seq) {
-        take_over(session, seq);
+// one sequence, or all of them (-1)
+static void restore(pymtp_session & session, int32_t seq, const uint8_t * data, size_t size, mtp_origin origin) {
+    session.mtp->restore_state(data, size, origin, seq);
+    for (int32_t each = 0; each < (int32_t) llama_n_seq_max(session.ctx); ++each) {
+        if (seq == -1 || seq == each) {
+            take_over(session, each);
+        }
     }
 }
 
@@ -169,33 +172,14 @@ const uint8_t * pymtp_state_data(const pymtp_state * state, size_t * size) {
     });
 }
 
-// all sequences, which stay as they were if it fails
-static pymtp_reason restore_all(pymtp_session & session, const uint8_t * data, size_t size) {
-    session.padder->drop();
-    const auto before = session.mtp->save_state();
-    const auto why    = pymtp_thrown([&] { restore(session, data, size, MTP_ORIGIN_OUTSIDE); });
-    if (!why.empty()) {
-        restore(session, before.data(), before.size(), MTP_ORIGIN_CONTEXT);
-    }
-    return why;
-}
-
-// one, which is empty if it fails
-static pymtp_reason restore_one(pymtp_session & session, int32_t seq, const uint8_t * data, size_t size) {
-    const auto why = pymtp_thrown([&] {
-        session.mtp->restore_state(data, size, MTP_ORIGIN_OUTSIDE, seq);
-        take_over(session, seq);
-    });
-    if (!why.empty()) {
-        pymtp_truncate(session, seq, 0);
-    }
-    return why;
-}
-
 int32_t pymtp_session_restore(pymtp_session * session, int32_t seq, const uint8_t * data, size_t size) {
     return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
         pymtp_need_array(data, size > 0, 1, "bytes");
-        if (seq != -1) {
+        std::vector<uint8_t> before; // of all sequences; a single one is empty if it fails
+        if (seq == -1) {
+            self.padder->drop();
+            before = self.mtp->save_state();
+        } else {
             self.need_seq(seq);
             const pymtp_status status = pymtp_truncate(self, seq, 0);
             if (status != PYMTP_OK) {
@@ -203,8 +187,15 @@ int32_t pymtp_session_restore(pymtp_session * session, int32_t seq, const uint8_
             }
         }
         forget_outputs(self);
-        const auto why = seq == -1 ? restore_all(self, data, size) : restore_one(self, seq, data, size);
-        return why.empty() ? PYMTP_OK :
-                             pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.text);
+        const auto why = pymtp_thrown([&] { restore(self, seq, data, size, MTP_ORIGIN_OUTSIDE); });
+        if (why.empty()) {
+            return PYMTP_OK;
+        }
+        if (seq == -1) {
+            restore(self, -1, before.data(), before.size(), MTP_ORIGIN_CONTEXT);
+        } else {
+            pymtp_truncate(self, seq, 0);
+        }
+        return pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.text);
     });
 }
