@@ -12,7 +12,7 @@
 
 #include "grammar-work.h"
 #include "pymtp.h"
-#include "rpc-error.h"
+#include "rpc-link.h"
 
 #include <cstdio>
 #include <exception>

@@ -1,7 +1,7 @@
 // A part of ggml-rpc.cpp, which includes it after its functions that serialize: what the client asks and sends of
 // operations and graphs.
 
-#include "rpc-order.h"
+#include "rpc-link.h"
 
 static std::unordered_set<uint64_t> mtp_rpc_buffers_of(const rpc_tensor * tensors, uint32_t n) {
     std::unordered_set<uint64_t> buffers;

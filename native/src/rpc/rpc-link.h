@@ -5,14 +5,19 @@
 // own.
 
 #include "ggml-backend.h"
-#include "rpc-error.h"
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 static constexpr size_t MTP_RPC_TEXT_MAX = 128;
+
+// A server cannot be used, or not any longer. The message names it.
+struct mtp_rpc_error : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
 
 #pragma pack(push, 1)
 
@@ -48,6 +53,10 @@ void mtp_rpc_set_text(char (&to)[MTP_RPC_TEXT_MAX], const char * from);
 std::string mtp_rpc_key(uint32_t device, const ggml_tensor * op);
 
 mtp_rpc_counters & mtp_rpc_counters_of(const std::string & endpoint);
+
+// Orders a graph for a server's GPU, as the CUDA backend does where the GPU is this machine's: only who allocates a graph
+// can move its nodes. Changes nothing of what is computed.
+void mtp_rpc_order(ggml_cgraph * cgraph);
 
 // Under these names: a connection that lasts as long as the result (throws mtp_rpc_error if there is
 // none), and whether the device at the other end is a CPU.

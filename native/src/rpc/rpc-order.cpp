@@ -1,7 +1,5 @@
-#include "rpc-order.h"
-
 #include "few-rows-order.h"
-#include "ggml-backend.h"
+#include "rpc-link.h"
 
 static constexpr int64_t N_ROWS_MAX = 128; // more are computed by other kernels
 
