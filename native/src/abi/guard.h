@@ -150,6 +150,14 @@ inline void pymtp_need_array(const void * array, int64_t n, int64_t n_max, const
     pymtp_refuse_if(n > 0 && !array, "no %s (NULL), of which there are to be %lld", what, (long long) n);
 }
 
+// Refuses what is no token of a vocabulary of n_vocab.
+inline void pymtp_need_tokens(const int32_t * token, int32_t n, int32_t n_vocab) {
+    for (int32_t i = 0; i < n; ++i) {
+        pymtp_refuse_if(token[i] < 0 || token[i] >= n_vocab, "token %d is not in the vocabulary of %d", token[i],
+                        n_vocab);
+    }
+}
+
 // what a function has thrown, in words
 struct pymtp_reason {
     char text[1024] = "";

@@ -13,12 +13,7 @@ int32_t pymtp_distribution_init(int32_t n, const int32_t * token, const double *
         pymtp_need(distribution, "the distribution") = nullptr;
         pymtp_need_array(token, n, PYMTP_VOCAB_MAX, "tokens");
         pymtp_need_array(prob, n, PYMTP_VOCAB_MAX, "probabilities");
-        for (int32_t i = 0; i < n; ++i) {
-            if (token[i] < 0 || token[i] >= PYMTP_VOCAB_MAX) {
-                return pymtp_fail(PYMTP_INVALID, "a distribution with token %d: 0 to %d are possible", token[i],
-                                  PYMTP_VOCAB_MAX - 1);
-            }
-        }
+        pymtp_need_tokens(token, n, PYMTP_VOCAB_MAX);
         auto made    = std::make_unique<pymtp_distribution>();
         made->tokens = { token, token + n };
         made->probs  = { prob, prob + n };

@@ -61,10 +61,7 @@ static void need_params(int32_t n_vocab, const llama_vocab * vocab, const pymtp_
     }
     pymtp_need_array(params.bias_token, params.n_bias, n_vocab, "tokens with a bias");
     pymtp_need_array(params.bias, params.n_bias, n_vocab, "biases");
-    for (int32_t i = 0; i < params.n_bias; ++i) {
-        pymtp_refuse_if(params.bias_token[i] < 0 || params.bias_token[i] >= n_vocab,
-                        "a bias of token %d, which is not in the vocabulary of %d", params.bias_token[i], n_vocab);
-    }
+    pymtp_need_tokens(params.bias_token, params.n_bias, n_vocab);
 }
 
 int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params * params,
@@ -115,16 +112,12 @@ int32_t pymtp_grammar_check(const char * grammar) {
     return pymtp_guard([&] { parse_grammar(nullptr, grammar); });
 }
 
-static void need_token(const pymtp_sampler & sampler, int32_t token) {
-    pymtp_refuse_if(token < 0 || token >= sampler.n_vocab, "token %d is not in the vocabulary", token);
-}
-
 [[noreturn]] static void refuse_by_grammar(int32_t token) {
     pymtp_refuse("the grammar does not allow token %d", token);
 }
 
 static void accept(pymtp_sampler & sampler, int32_t token) {
-    need_token(sampler, token);
+    pymtp_need_tokens(&token, 1, sampler.n_vocab);
     sampler.forget();
     if (!sampler.accept(token)) {
         refuse_by_grammar(token);
@@ -143,7 +136,7 @@ int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const in
 
 int32_t pymtp_sampler_assume(pymtp_sampler * sampler, int32_t token) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) {
-        need_token(self, token);
+        pymtp_need_tokens(&token, 1, self.n_vocab);
         if (!self.assume(token)) {
             refuse_by_grammar(token);
         }

@@ -302,17 +302,10 @@ int32_t pymtp_session_output_type(const pymtp_session * session, int32_t head, i
     });
 }
 
-static void need_tokens(int32_t n_tokens, const int32_t * token, int32_t n_vocab) {
-    for (int32_t i = 0; i < n_tokens; ++i) {
-        pymtp_refuse_if(token[i] < 0 || token[i] >= n_vocab, "token %d is not in the vocabulary of %d", token[i],
-                        n_vocab);
-    }
-}
-
 // tokens that drafts are to be limited to: each of them once
 static void need_draft_tokens(const pymtp_session & session, int32_t n_tokens, const int32_t * token) {
     const int32_t n_usable = session.mtp->n_logits(false);
-    need_tokens(n_tokens, token, n_usable);
+    pymtp_need_tokens(token, n_tokens, n_usable);
 
     std::vector<bool> is_listed(n_usable, false);
     for (int32_t i = 0; i < n_tokens; ++i) {
@@ -384,9 +377,8 @@ int32_t pymtp_session_requantize(pymtp_session * session, int32_t type, const vo
 
 int32_t pymtp_session_ban_tokens(pymtp_session * session, int32_t n_tokens, const int32_t * token) {
     return pymtp_guard(session, [&](pymtp_session & self) {
-        const int32_t n_vocab = self.n_vocab();
         pymtp_need_array(token, n_tokens, PYMTP_VOCAB_MAX, "tokens");
-        need_tokens(n_tokens, token, n_vocab);
+        pymtp_need_tokens(token, n_tokens, self.n_vocab());
         self.mtp->vocab.ban(std::vector<llama_token>(token, token + n_tokens));
     });
 }

@@ -214,10 +214,7 @@ int32_t pymtp_lookup_init(int32_t n_max, int32_t n_min, pymtp_lookup ** lookup) 
 int32_t pymtp_lookup_append(pymtp_lookup * lookup, int32_t n, const int32_t * token) {
     return pymtp_guard(lookup, [&](pymtp_lookup & self) {
         pymtp_need_array(token, n, PYMTP_LOOKUP_TOKENS_MAX, "tokens for a lookup index");
-        for (int32_t i = 0; i < n; ++i) {
-            pymtp_refuse_if(token[i] < 0 || token[i] >= PYMTP_VOCAB_MAX,
-                            "token %d for a lookup index: 0 to %d are possible", token[i], PYMTP_VOCAB_MAX - 1);
-        }
+        pymtp_need_tokens(token, n, PYMTP_VOCAB_MAX);
         self.append(n, token);
     });
 }
