@@ -91,8 +91,6 @@ static void indexes_that_are_none_are_refused() {
         check_status(pymtp_session_discard(session, 1, 0, n));
         pymtp_device_reads_rows(nullptr, n);
         pymtp_device_reads_rows(ggml_backend_dev_get(0), n);
-        struct pymtp_architecture architecture;
-        check_status(pymtp_architecture(n, &architecture));
     }
     fill(session);
     CHECK_EQUAL(decode(session, { 5 }, 4, 0), +PYMTP_OK);

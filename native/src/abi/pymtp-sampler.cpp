@@ -147,45 +147,6 @@ int32_t pymtp_sampler_forget(pymtp_sampler * sampler) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) { self.forget(); });
 }
 
-namespace {
-
-// a row in the caller's memory, [n]
-struct host_row : sampler_row {
-    const float * data;
-    int32_t       n;
-
-    host_row(const float * data, int32_t n) : data(data), n(n) {}
-
-    int32_t n_tokens() const override { return n; }
-
-    const float * logits() override { return data; }
-
-    void highest(int32_t n_highest, int32_t * ids, float * values) override {
-        mtp_candidates_select(data, n, n_highest, ids, values);
-    }
-};
-
-// a row of the last decode or draft step
-struct session_row : sampler_row {
-    mtp_engine & engine;
-    bool         of_draft;
-    int32_t      row;
-
-    session_row(mtp_engine & engine, bool of_draft, int32_t row) : engine(engine), of_draft(of_draft), row(row) {}
-
-    int32_t n_tokens() const override { return engine.n_logits(of_draft); }
-
-    const llama_token * tokens() const override { return engine.tokens(of_draft); }
-
-    const float * logits() override { return engine.logits_row(of_draft, row); }
-
-    void highest(int32_t n, int32_t * ids, float * values) override {
-        engine.candidates(of_draft, row, n, ids, values);
-    }
-};
-
-} // namespace
-
 template <typename F>
 static void with_row_of_session(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
     const pymtp_hold session(logits.session);
@@ -196,12 +157,18 @@ static void with_row_of_session(const pymtp_sampler & sampler, const pymtp_logit
     auto & engine = *session->mtp;
     pymtp_refuse_if(engine.n_logits(false) > sampler.n_vocab, "a sampler of %d tokens for a vocabulary of %d",
                     sampler.n_vocab, engine.n_logits(false));
-    session_row row(engine, logits.of_draft != 0, logits.row);
+    const bool of_draft = logits.of_draft != 0;
+    const auto all      = [&] {
+        return engine.logits_row(of_draft, logits.row);
+    };
+    const auto highest = [&](int32_t n, int32_t * ids, float * values) {
+        engine.candidates(of_draft, logits.row, n, ids, values);
+    };
 
     // waiting for the device is not sampling
     auto &        counters = engine.counters;
     const int64_t begin    = ggml_time_us() - counters.t_trunk_us - counters.t_head_us;
-    function(row);
+    function({ engine.n_logits(of_draft), engine.tokens(of_draft), all, highest });
     counters.t_sample_us += ggml_time_us() - counters.t_trunk_us - counters.t_head_us - begin;
 }
 
@@ -216,8 +183,13 @@ static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logi
         pymtp_refuse_if(logits.n_logits < 1 || logits.n_logits > sampler.n_vocab, "%d logits for a vocabulary of %d",
                         logits.n_logits, sampler.n_vocab);
         pymtp_need_array(logits.logits, logits.n_logits, sampler.n_vocab, "logits");
-        host_row row(logits.logits, logits.n_logits);
-        function(row);
+        const auto all = [&] {
+            return logits.logits;
+        };
+        const auto highest = [&](int32_t n, int32_t * ids, float * values) {
+            mtp_candidates_select(logits.logits, logits.n_logits, n, ids, values);
+        };
+        function({ logits.n_logits, nullptr, all, highest });
         return PYMTP_OK;
     } catch (const sampler_not_finite & err) {
         return pymtp_fail(PYMTP_NOT_FINITE, "%s", err.what());
@@ -230,8 +202,9 @@ int32_t pymtp_sampler_apply(pymtp_sampler * sampler, const pymtp_logits * logits
     return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
         pymtp_need(logits, "the logits");
         pymtp_refuse_if(!self.chain.is_drawn(), "mirostat and adaptive-p have no distribution: they pick one token");
-        return with_row(self, *logits,
-                        [&](sampler_row & row) { logits->of_draft ? self.apply_draft(row) : self.apply_target(row); });
+        return with_row(self, *logits, [&](const sampler_row & row) {
+            logits->of_draft ? self.apply_draft(row) : self.apply_target(row);
+        });
     });
 }
 
@@ -245,7 +218,7 @@ int32_t pymtp_sampler_sample(pymtp_sampler * sampler, const pymtp_logits * logit
 
         int32_t status = PYMTP_OK;
         for (; n < n_rows && (n == 0 || token[n - 1] == draft[n - 1]); ++n) {
-            status = with_row(self, at, [&](sampler_row & row) { token[n] = self.sample(row); });
+            status = with_row(self, at, [&](const sampler_row & row) { token[n] = self.sample(row); });
             if (status != PYMTP_OK) {
                 break;
             }

@@ -215,44 +215,31 @@ int32_t sampler_chain::n_candidates(int32_t n_counted, int32_t n_repetitions) co
     return (int32_t) std::min<int64_t>(n, INT32_MAX);
 }
 
-// These two return whether the logits are finite.
-bool sampler_chain::take_highest(sampler_row & row, int32_t n) {
-    std::vector<int32_t> ids(n);
-    std::vector<float>   values(n);
-    row.highest(n, ids.data(), values.data());
-
-    sampler_finite finite;
+// Returns whether the logits are finite: -inf is, unless all are. NaN has no place in an order.
+bool sampler_chain::take(const llama_token * ids, const float * logits, int32_t n, bool sorted) {
+    bool is_odd   = false; // without a branch: a row has many
+    bool has_some = false;
     buffer.resize(n);
     for (int32_t i = 0; i < n; ++i) {
-        buffer[i] = { ids[i], values[i], 0.0f };
-        finite.add(values[i]);
-    }
-    cur = { buffer.data(), buffer.size(), -1, true };
-    return finite.all();
-}
-
-bool sampler_chain::take_all(sampler_row & row) {
-    const float *       logits = row.logits();
-    const llama_token * ids    = row.tokens();
-
-    sampler_finite finite;
-    buffer.resize(row.n_tokens());
-    for (int32_t i = 0; i < (int32_t) buffer.size(); ++i) {
         buffer[i] = { ids ? ids[i] : i, logits[i], 0.0f };
-        finite.add(logits[i]);
+        is_odd |= !(logits[i] < INFINITY);
+        has_some |= logits[i] > -INFINITY;
     }
-    cur = { buffer.data(), buffer.size(), -1, false };
-    return finite.all();
+    cur = { buffer.data(), buffer.size(), -1, sorted };
+    return has_some && !is_odd;
 }
 
-bool sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng,
+bool sampler_chain::apply(const sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng,
                           const sampler_filter & filter) {
     repetitions     = &history.repetitions();
     const int32_t n = n_candidates(history.n_counted(), repetitions->size());
 
     // a selection that leaves little out is slower than none
-    if (n > 0 && n < row.n_tokens() / 4) {
-        if (!take_highest(row, n)) {
+    if (n > 0 && n < row.n_tokens / 4) {
+        std::vector<int32_t> ids(n);
+        std::vector<float>   values(n);
+        row.highest(n, ids.data(), values.data());
+        if (!take(ids.data(), values.data(), n, true)) {
             return false;
         }
         if (run(history, xtc_rng, filter, true)) {
@@ -260,7 +247,7 @@ bool sampler_chain::apply(sampler_row & row, sampler_history & history, std::mt1
             return true;
         }
     }
-    if (!take_all(row)) {
+    if (!take(row.tokens, row.logits(), row.n_tokens, false)) {
         return false;
     }
     run(history, xtc_rng, filter, false);

@@ -17,7 +17,7 @@
 #include "sampler-history.h"
 
 #include <algorithm>
-#include <cmath>
+#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
@@ -40,31 +40,13 @@ struct sampler_filter {
 
 // a row of logits, wherever it is
 struct sampler_row {
-    virtual ~sampler_row() = default;
+    int32_t             n_tokens;          // that have a logit
+    const llama_token * tokens;            // their ids, [n_tokens]; nullptr: the first ones
 
-    // tokens that have a logit
-    virtual int32_t n_tokens() const = 0;
+    std::function<const float *()> logits; // [n_tokens]
 
-    // their ids, [n_tokens()]; nullptr: the first ones
-    virtual const llama_token * tokens() const { return nullptr; }
-
-    virtual const float * logits() = 0; // [n_tokens()]
-
-    // the n highest, highest first; n <= n_tokens(). ids, values: [n]
-    virtual void highest(int32_t n, int32_t * ids, float * values) = 0;
-};
-
-// Whether logits are: -inf is, unless all are. NaN has no place in an order.
-struct sampler_finite {
-    bool is_odd   = false;
-    bool has_some = false;
-
-    void add(float logit) { // without a branch: a row has many
-        is_odd |= !(logit < INFINITY);
-        has_some |= logit > -INFINITY;
-    }
-
-    bool all() const { return has_some && !is_odd; }
+    // the n highest, highest first; n <= n_tokens. ids, values: [n]
+    std::function<void(int32_t n, int32_t * ids, float * values)> highest;
 };
 
 struct sampler_chain {
@@ -75,7 +57,8 @@ struct sampler_chain {
 
     // Applies it, after the filter. The result: see left(). False, and no result, if the logits that it looks at are not
     // finite; below the highest ones it may not look at any.
-    bool apply(sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng, const sampler_filter & filter);
+    bool apply(const sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng,
+               const sampler_filter & filter);
 
     // whether no token of the row that it was applied to can be
     bool is_blocked() const { return blocked; }
@@ -131,8 +114,7 @@ struct sampler_chain {
     void add_penalties(const sampler_history & history);
     void add_dry();
     void exclude_top(std::mt19937 & rng);
-    bool take_highest(sampler_row & row, int32_t n);
-    bool take_all(sampler_row & row);
+    bool take(const llama_token * ids, const float * logits, int32_t n, bool sorted);
     bool run(const sampler_history & history, std::mt19937 & xtc_rng, const sampler_filter & filter, bool is_pruned);
 
     llama_token_data * find(llama_token token); // nullptr: it is not there

@@ -114,7 +114,7 @@ static bool is_refused(const llama_token_data & one) {
     return one.logit == -INFINITY;
 }
 
-void pymtp_sampler::apply_draft(sampler_row & row) {
+void pymtp_sampler::apply_draft(const sampler_row & row) {
     if (n_assumed == 0) {
         xtc_rng_ahead = xtc_rng;
     }
@@ -138,7 +138,7 @@ void pymtp_sampler::apply_draft(sampler_row & row) {
     set_result(left.data, left.size);
 }
 
-void pymtp_sampler::apply_finite(sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter) {
+void pymtp_sampler::apply_finite(const sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter) {
     if (!chain.apply(row, history, xtc_rng, filter)) {
         throw sampler_not_finite();
     }
@@ -148,7 +148,7 @@ void pymtp_sampler::apply_finite(sampler_row & row, std::mt19937 & xtc_rng, cons
 }
 
 // With a grammar, as sample() draws: a token that is refused is drawn again, among those that are not.
-void pymtp_sampler::apply_target(sampler_row & row) {
+void pymtp_sampler::apply_target(const sampler_row & row) {
     auto &     xtc_rng = xtc_rng_of_row();
     const auto filter  = rules_now().all();
     apply_finite(row, xtc_rng, rules_now().closing());
@@ -178,7 +178,7 @@ void pymtp_sampler::apply_target(sampler_row & row) {
     set_result(mixed.data(), mixed.size());
 }
 
-llama_token pymtp_sampler::sample(sampler_row & row) {
+llama_token pymtp_sampler::sample(const sampler_row & row) {
     auto &     xtc_rng = xtc_rng_of_row();
     const auto pick    = [&](const sampler_filter & filter) {
         apply_finite(row, xtc_rng, filter);

@@ -51,10 +51,10 @@ struct pymtp_sampler {
 
     // Leaves a result. Throws sampler_not_finite where the target's logits are not, sampler_blocked where nothing can
     // follow.
-    void apply_draft(sampler_row & row);
-    void apply_target(sampler_row & row);
+    void apply_draft(const sampler_row & row);
+    void apply_target(const sampler_row & row);
 
-    llama_token sample(sampler_row & row); // throws, too
+    llama_token sample(const sampler_row & row); // throws, too
     int32_t     n_candidates() const;
 
     sampler_chain      chain;
@@ -82,6 +82,6 @@ struct pymtp_sampler {
     sampler_rules & rules_now() { return n_assumed > 0 ? rules_ahead : rules; }
 
     std::mt19937 & xtc_rng_of_row();
-    void           apply_finite(sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter);
+    void           apply_finite(const sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter);
     void           set_result(const llama_token_data * data, size_t n);
 };
