@@ -367,8 +367,7 @@ enum pymtp_image_limit {
 struct pymtp_projector_params {
     int32_t use_gpu;
     int32_t n_threads;
-    int32_t flash_attn; // a llama_flash_attn_type
-    int32_t n_rows_min; // rows of an image, where the projector takes images of any size; 0: as the file says
+    int32_t n_rows_min; // rows of an image, where the projector takes images of any size; -1: as the file says
     int32_t n_rows_max;
 };
 
@@ -377,10 +376,10 @@ struct pymtp_projector_params {
 int32_t pymtp_projector_load(const struct llama_model * model, const char * path,
                              const struct pymtp_projector_params * params, struct pymtp_projector ** projector);
 
-// Reads an image file (JPEG, PNG, BMP, GIF). PYMTP_INVALID if it is not one, is damaged, or has too many pixels.
-int32_t pymtp_image_load(const uint8_t * data, size_t size, struct pymtp_image ** image);
-
-int32_t pymtp_image_size(const struct pymtp_image * image, int32_t * width, int32_t * height);
+// Reads an image file (JPEG, PNG, BMP, GIF), of *width times *height pixels. PYMTP_INVALID if it is not one, is damaged,
+// or has too many pixels.
+int32_t pymtp_image_load(const uint8_t * data, size_t size, struct pymtp_image ** image, int32_t * width,
+                         int32_t * height);
 
 // Takes a prompt apart: text[i] with length[i] bytes, or image[i] where text[i] is NULL. [n_parts]. Special tokens in
 // text are recognised; those that the model wants around an image are added, with is_start a BOS too.

@@ -42,8 +42,9 @@ class Image:
     def __init__(self, source: StrPath | bytes) -> None:
         name, data = ("the image", bytes(source)) if isinstance(source, (bytes, bytearray)) else _read(source)
         require(data, "image", f"{_KNOWN}; {name} is empty")
-        handle = ffi.new("struct pymtp_image **")
-        if lib.pymtp_image_load(ffi.from_buffer("uint8_t[]", data), len(data), handle) != lib.PYMTP_OK:
+        handle, width, height = ffi.new("struct pymtp_image **"), ffi.new("int32_t *"), ffi.new("int32_t *")
+        file = ffi.from_buffer("uint8_t[]", data)
+        if lib.pymtp_image_load(file, len(data), handle, width, height) != lib.PYMTP_OK:
             kind = _kind(data)
             why = f"is {kind}" if kind else f"cannot be used: {error_message()}"
             raise InvalidParameter("image", f"{_KNOWN}; {name} {why}")
@@ -52,8 +53,6 @@ class Image:
         """The file."""
         self.digest = hashlib.sha256(data).digest()
         """SHA-256 of the file."""
-        width, height = ffi.new("int32_t *"), ffi.new("int32_t *")
-        lib.pymtp_image_size(self.native, width, height)
         self.width: int = width[0]
         self.height: int = height[0]
 
@@ -129,8 +128,7 @@ class Projector:
         asked = ffi.new("struct pymtp_projector_params *")
         asked.use_gpu = params.n_gpu_layers != 0 and params.device != ()
         asked.n_threads = n_threads
-        asked.flash_attn = lib.LLAMA_FLASH_ATTN_TYPE_AUTO
-        asked.n_rows_min, asked.n_rows_max = params.image_min_tokens or 0, params.image_max_tokens or 0
+        asked.n_rows_min, asked.n_rows_max = params.image_min_tokens or -1, params.image_max_tokens or -1
         handle = ffi.new("struct pymtp_projector **")
         if lib.pymtp_projector_load(model_pointer(model), os.fsencode(path), asked, handle) != lib.PYMTP_OK:
             raise ModelError(f"{path} cannot be used with the model: {error_message()}")

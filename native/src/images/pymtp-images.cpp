@@ -123,18 +123,13 @@ int32_t pymtp_projector_load(const llama_model * model, const char * path, const
         pymtp_need(path, "the path");
         const auto & asked = pymtp_need(params, "the parameters");
 
-        auto native            = mtmd_context_params_default();
-        native.use_gpu         = asked.use_gpu != 0;
-        native.print_timings   = false;
-        native.n_threads       = std::max(1, asked.n_threads);
-        native.flash_attn_type = (llama_flash_attn_type) asked.flash_attn;
-        native.warmup          = true; // builds a graph: a file that does not fit together shows now
-        if (asked.n_rows_min > 0) {
-            native.image_min_tokens = asked.n_rows_min;
-        }
-        if (asked.n_rows_max > 0) {
-            native.image_max_tokens = asked.n_rows_max;
-        }
+        auto native             = mtmd_context_params_default();
+        native.use_gpu          = asked.use_gpu != 0;
+        native.print_timings    = false;
+        native.n_threads        = std::max(1, asked.n_threads);
+        native.warmup           = true; // builds a graph: a file that does not fit together shows now
+        native.image_min_tokens = asked.n_rows_min;
+        native.image_max_tokens = asked.n_rows_max;
 
         const std::lock_guard<std::recursive_mutex> lock(encoding());
         const pymtp_catch_asserts                   asserts;
@@ -168,23 +163,18 @@ static mtmd::bitmap_ptr read_image(const uint8_t * data, size_t size) {
     return mtmd::bitmap_ptr(mtmd_bitmap_init(width, height, rgb.get()));
 }
 
-int32_t pymtp_image_load(const uint8_t * data, size_t size, pymtp_image ** image) {
+int32_t pymtp_image_load(const uint8_t * data, size_t size, pymtp_image ** image, int32_t * width, int32_t * height) {
     return pymtp_guard([&]() -> int32_t {
         pymtp_need(image, "the image") = nullptr;
         pymtp_refuse_if(size > PYMTP_IMAGE_BYTES_MAX, "it has %zu bytes, at most %d are possible", size,
                         +PYMTP_IMAGE_BYTES_MAX);
         pymtp_need_array(data, size, PYMTP_IMAGE_BYTES_MAX, "bytes");
 
-        auto res    = std::make_unique<pymtp_image>();
-        res->bitmap = read_image(data, size);
+        auto res                         = std::make_unique<pymtp_image>();
+        res->bitmap                      = read_image(data, size);
+        pymtp_need(width, "the width")   = mtmd_bitmap_get_nx(res->bitmap.get());
+        pymtp_need(height, "the height") = mtmd_bitmap_get_ny(res->bitmap.get());
         return pymtp_give(image, std::move(res));
-    });
-}
-
-int32_t pymtp_image_size(const pymtp_image * image, int32_t * width, int32_t * height) {
-    return pymtp_guard(image, [&](pymtp_image & self) {
-        pymtp_need(width, "the width")   = mtmd_bitmap_get_nx(self.bitmap.get());
-        pymtp_need(height, "the height") = mtmd_bitmap_get_ny(self.bitmap.get());
     });
 }
 
