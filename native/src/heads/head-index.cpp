@@ -77,50 +77,76 @@ ggml_tensor * head_index_mask(ggml_context * ctx0, ggml_tensor * hidden, ggml_te
 
 namespace {
 
-// What the indexes of heads have in common: queries, scores and masks. A kind says what it keeps of each position and how
-// it picks by that.
+// The index of a head. One without pools keeps the key of each position. With pools of consecutive positions, of as many
+// as the model says, a pool's key is a mean of those of its positions, weighted by their gates: the cache has keys and
+// gates, and pools are made of them whenever the index picks, which is once for the drafts of a round. So nothing has to
+// be made again as positions come and go.
 class head_index {
   public:
     head_index(const llm_graph_context & graph, llm_graph_input_attn_k_dsa * inp, const llama_layer & layer,
-               const head_index_rows & rows, int il) :
-        graph(graph), ctx0(graph.ctx0), inp(inp), layer(layer), rows(rows), il(il),
-        n_head(graph.hparams.indexer_n_head), n_key(graph.hparams.indexer_head_size) {}
+               const head_index_rows & rows, llama_rope_type rope_type, int il) :
+        graph(graph), ctx0(graph.ctx0), inp(inp), layer(layer), rows(rows), rope_type(rope_type), il(il),
+        n_head(graph.hparams.indexer_n_head), n_key(graph.hparams.indexer_head_size),
+        n_pooled(graph.hparams.indexer_kpool) {}
 
-    virtual ~head_index() = default;
-
-    virtual void store_keys() const = 0;
+    void store_keys() const {
+        ggml_tensor * k = ggml_mul_mat(ctx0, layer.indexer_attn_k, rows.input);
+        k               = graph.build_norm(k, layer.indexer_k_norm, layer.indexer_k_norm_b, LLM_NORM, il);
+        graph.cb(k, "mtp_indexer_k", il);
+        if (n_pooled > 0) {
+            ggml_tensor * gate = ggml_mul_mat(ctx0, layer.indexer_kpool_gate, rows.input);
+            graph.cb(gate, "mtp_indexer_gate", il);
+            k = ggml_concat(ctx0, k, gate, 0);
+        }
+        k = ggml_reshape_3d(ctx0, k, k->ne[0], 1, graph.n_tokens);
+        k = n_pooled > 0 ? k : build_rotated(k);
+        ggml_build_forward_expand(graph.gf, inp->mctx->get_lid()->cpy_k(ctx0, k, inp->get_k_idxs_lid(), il));
+    }
 
     // The positions' cells: I32 [n_picked, n_tokens of a stream, 1, n_stream]
-    virtual ggml_tensor * build_picked() const = 0;
+    ggml_tensor * build_picked() const {
+        const auto *  keys   = inp->mctx->get_lid();
+        ggml_tensor * stored = keys->get_k(ctx0, il);
+        if (n_pooled == 0) {
+            ggml_tensor * scores = build_scores(build_rotated(build_queries()), stored, inp->get_kq_mask_lid());
+            return ggml_cont(ctx0, ggml_top_k(ctx0, scores, graph.hparams.indexer_top_k));
+        }
+        const auto & pools = *static_cast<index_pools *>(graph.res->add_input(std::make_unique<index_pools>(
+            graph, keys, n_pooled, stored->ne[3], graph.cparams.fused_lid ? GGML_TYPE_F16 : GGML_TYPE_F32)));
+
+        ggml_tensor * scores = build_scores(build_queries(), build_pooled(stored, pools.cells), pools.mask);
+        return pools.build_picked(ctx0, scores);
+    }
 
     // For rows that see the cells that have been picked before, or all.
     ggml_tensor * build_mask(const head_picked & picked) const {
         return head_index_mask(ctx0, picked.sees_all, picked.taken, inp->get_kq_mask_mla());
     }
 
-  protected:
+  private:
     const llm_graph_context &    graph;
     ggml_context *               ctx0;
     llm_graph_input_attn_k_dsa * inp;
     const llama_layer &          layer;
     const head_index_rows &      rows;
+    const llama_rope_type        rope_type;
     const int                    il;
     const int64_t                n_head;
     const int64_t                n_key;
-
-    // [n_key, n_tokens] after the norm
-    ggml_tensor * build_key() const {
-        ggml_tensor * k = ggml_mul_mat(ctx0, layer.indexer_attn_k, rows.input);
-        k               = graph.build_norm(k, layer.indexer_k_norm, layer.indexer_k_norm_b, LLM_NORM, il);
-        graph.cb(k, "mtp_indexer_k", il);
-        return k;
-    }
+    const int64_t                n_pooled; // 0: no pools
 
     // [n_key, n_head, n_tokens]
     ggml_tensor * build_queries() const {
         ggml_tensor * q = ggml_mul_mat(ctx0, layer.indexer_attn_q_b, rows.queries);
         graph.cb(q, "mtp_indexer_q", il);
         return ggml_reshape_3d(ctx0, q, n_key, n_head, graph.n_tokens);
+    }
+
+    // by positions, then by a Hadamard matrix, which makes values of like size of them, for a cache of few bits
+    ggml_tensor * build_rotated(ggml_tensor * cur) const {
+        cur = ggml_rope_ext(ctx0, cur, rows.pos, nullptr, graph.n_rot, rope_type, graph.n_ctx_orig, graph.freq_base,
+                            graph.freq_scale, graph.ext_factor, graph.attn_factor, graph.beta_fast, graph.beta_slow);
+        return ggml_mul_mat(ctx0, inp->self_k_rot_lid, cur);
     }
 
     // q: [n_key, n_head, n_tokens]; k: [n_key, 1, n, n_stream]; mask: [n, n_tokens of a stream, 1, n_stream]
@@ -131,69 +157,10 @@ class head_index {
         graph.cb(weights, "mtp_indexer_weights", il);
         return head_index_scores(graph, q, k, weights, mask, il);
     }
-};
 
-// keeps the key of each position
-class head_index_of_keys : public head_index {
-  public:
-    head_index_of_keys(const llm_graph_context & graph, llm_graph_input_attn_k_dsa * inp, const llama_layer & layer,
-                       const head_index_rows & rows, llama_rope_type rope_type, int il) :
-        head_index(graph, inp, layer, rows, il), rope_type(rope_type) {}
-
-    void store_keys() const override {
-        ggml_tensor * k = build_rotated(ggml_reshape_3d(ctx0, build_key(), n_key, 1, graph.n_tokens));
-        ggml_build_forward_expand(graph.gf, inp->mctx->get_lid()->cpy_k(ctx0, k, inp->get_k_idxs_lid(), il));
-    }
-
-    ggml_tensor * build_picked() const override {
-        ggml_tensor * k      = inp->mctx->get_lid()->get_k(ctx0, il);
-        ggml_tensor * scores = build_scores(build_rotated(build_queries()), k, inp->get_kq_mask_lid());
-        return ggml_cont(ctx0, ggml_top_k(ctx0, scores, graph.hparams.indexer_top_k));
-    }
-
-  private:
-    const llama_rope_type rope_type;
-
-    // by positions, then by a Hadamard matrix, which makes values of like size of them, for a cache of few bits
-    ggml_tensor * build_rotated(ggml_tensor * cur) const {
-        cur = ggml_rope_ext(ctx0, cur, rows.pos, nullptr, graph.n_rot, rope_type, graph.n_ctx_orig, graph.freq_base,
-                            graph.freq_scale, graph.ext_factor, graph.attn_factor, graph.beta_fast, graph.beta_slow);
-        return ggml_mul_mat(ctx0, inp->self_k_rot_lid, cur);
-    }
-};
-
-// An index that scores pools of consecutive positions, of as many as the model says. A pool's key is a mean of those of
-// its positions, weighted by their gates. The cache has keys and gates; pools are made of them whenever an index picks,
-// which is once for the drafts of a round. So nothing has to be made again as positions come and go.
-class head_index_with_pools : public head_index {
-  public:
-    using head_index::head_index;
-
-    void store_keys() const override {
-        ggml_tensor * gate = ggml_mul_mat(ctx0, layer.indexer_kpool_gate, rows.input);
-        graph.cb(gate, "mtp_indexer_gate", il);
-
-        ggml_tensor * both =
-            ggml_reshape_3d(ctx0, ggml_concat(ctx0, build_key(), gate, 0), 2 * n_key, 1, graph.n_tokens);
-        ggml_build_forward_expand(graph.gf, inp->mctx->get_lid()->cpy_k(ctx0, both, inp->get_k_idxs_lid(), il));
-    }
-
-    ggml_tensor * build_picked() const override {
-        ggml_tensor * stored   = inp->mctx->get_lid()->get_k(ctx0, il);
-        const int64_t n_pooled = graph.hparams.indexer_kpool;
-
-        const auto & pools = *static_cast<index_pools *>(graph.res->add_input(
-            std::make_unique<index_pools>(graph, inp->mctx->get_lid(), n_pooled, stored->ne[3],
-                                          graph.cparams.fused_lid ? GGML_TYPE_F16 : GGML_TYPE_F32)));
-
-        ggml_tensor * pooled = build_pooled(stored, pools.cells, n_pooled);
-        return pools.build_picked(ctx0, build_scores(build_queries(), pooled, pools.mask));
-    }
-
-  private:
     // stored: [2 n_key, 1, n_kv, n_stream] key and gate of each cell; cells: I32 [n_pooled * n_pools, n_stream]
     // returns [n_key, 1, n_pools, n_stream]
-    ggml_tensor * build_pooled(ggml_tensor * stored, ggml_tensor * cells, int64_t n_pooled) const {
+    ggml_tensor * build_pooled(ggml_tensor * stored, ggml_tensor * cells) const {
         const int64_t n_pools  = cells->ne[0] / n_pooled;
         const int64_t n_stream = cells->ne[1];
 
@@ -227,15 +194,9 @@ ggml_tensor * head_index_attention(const llm_graph_context & graph, const llama_
         return graph.build_attn(graph.build_attn_inp_k(), layer.wo, nullptr, layer.wo_s, q, k, v, nullptr, nullptr,
                                 layer.wv_b, kq_scale, il);
     }
-    auto * inp = graph.build_attn_inp_k_dsa();
-
-    std::unique_ptr<const head_index> index;
-    if (graph.hparams.indexer_kpool > 0) {
-        index = std::make_unique<head_index_with_pools>(graph, inp, layer, rows, il);
-    } else {
-        index = std::make_unique<head_index_of_keys>(graph, inp, layer, rows, rope_type, il);
-    }
-    index->store_keys();
+    auto * const     inp = graph.build_attn_inp_k_dsa();
+    const head_index index(graph, inp, layer, rows, rope_type, il);
+    index.store_keys();
 
     const int64_t n_kv     = inp->mctx->get_mla()->get_n_kv();
     const int64_t n_picked = head_index_n_picked(graph.hparams);
@@ -243,7 +204,7 @@ ggml_tensor * head_index_attention(const llm_graph_context & graph, const llama_
     const bool    is_later = picked && picked->sees_all; // of a round's drafts
 
     if (n_kv > n_picked && !is_later) {
-        ggml_tensor * top_k = index->build_picked();
+        ggml_tensor * top_k = index.build_picked();
         if (picked) {
             picked->made = ggml_reshape_2d(graph.ctx0, top_k, n_picked, graph.n_tokens);
         }
@@ -255,7 +216,7 @@ ggml_tensor * head_index_attention(const llm_graph_context & graph, const llama_
     seen.self_kq_mask_cnv = inp->get_kq_mask_mla();
     if (n_kv > n_picked && picked->taken) {
         picked->made          = picked->taken;
-        seen.self_kq_mask_cnv = index->build_mask(*picked);
+        seen.self_kq_mask_cnv = index.build_mask(*picked);
     }
     return graph.build_attn(&seen, layer.wo, nullptr, layer.wo_s, q, k, v, nullptr, nullptr, layer.wv_b, kq_scale, il);
 }
