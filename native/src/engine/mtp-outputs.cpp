@@ -136,48 +136,8 @@ mtp_candidates mtp_candidates::build(ggml_context * ctx0, ggml_cgraph * gf, ggml
     return res;
 }
 
-size_t mtp_candidates::fetch(ggml_backend_t backend, mtp_host_memory & memory) {
-    const size_t size = ggml_nbytes(blocks) + ggml_nbytes(block_ids) + (rest ? ggml_nbytes(rest) : 0);
-
-    char * end = (char *) memory.get(size, ggml_backend_get_device(backend));
-
-    const auto get = [&](const ggml_tensor * tensor) {
-        void * data = end;
-        ggml_backend_tensor_get_async(backend, tensor, data, 0, ggml_nbytes(tensor));
-        end += ggml_nbytes(tensor);
-        return data;
-    };
-    host_blocks = (const float *) get(blocks);
-    host_ids    = (const int32_t *) get(block_ids);
-    host_rest   = rest ? (const float *) get(rest) : nullptr;
-    ggml_backend_synchronize(backend);
-    return size;
-}
-
-void mtp_candidates::select(int32_t row, int32_t n, int32_t * ids, float * values) const {
-    const int64_t n_kept = blocks->ne[1];
-    const int64_t n_rest = rest ? rest->ne[0] : 0;
-
-    // [n_kept * BLOCK], then [n_rest]
-    std::vector<float> all(n_kept * BLOCK + n_rest);
-    std::copy_n(host_blocks + row * n_kept * BLOCK, n_kept * BLOCK, all.data());
-    if (rest) {
-        std::copy_n(host_rest + row * n_rest, n_rest, all.data() + n_kept * BLOCK);
-    }
-
-    mtp_candidates_select(all.data(), all.size(), n, ids, values);
-    for (int32_t k = 0; k < n; ++k) {
-        const int64_t block = ids[k] / BLOCK;
-        ids[k]              = block < n_kept ? host_ids[row * n_kept + block] * BLOCK + ids[k] % BLOCK :
-                                               ids[k] + (n_blocks - n_kept) * BLOCK;
-    }
-}
-
 void mtp_outputs::hold(ggml_tensor * logits, size_t n_rows, const mtp_candidates & reduced, ggml_backend_t backend) {
-    held.logits  = logits;
-    held.n_rows  = n_rows;
-    held.reduced = reduced;
-    held.backend = backend;
+    held = { logits, n_rows, reduced, backend };
 }
 
 void mtp_outputs::wait() {
@@ -197,15 +157,51 @@ void mtp_outputs::fetch(float * data) {
     }
 }
 
+void mtp_outputs::fetch_reduced() {
+    wait();
+    const auto tensors = { held.reduced.blocks, held.reduced.block_ids, held.reduced.rest };
+
+    size_t size = 0;
+    for (auto * tensor : tensors) {
+        size += tensor ? ggml_nbytes(tensor) : 0;
+    }
+    char * end = (char *) candidates.get(size, ggml_backend_get_device(held.backend));
+    for (auto * tensor : tensors) {
+        if (tensor) {
+            ggml_backend_tensor_get_async(held.backend, tensor, end, 0, ggml_nbytes(tensor));
+            end += ggml_nbytes(tensor);
+        }
+    }
+    ggml_backend_synchronize(held.backend);
+    n_bytes += size;
+    held.is_here = true;
+}
+
 bool mtp_outputs::find_highest(int32_t row, int32_t n, int32_t * ids, float * values) {
-    auto & reduced = held.reduced;
+    constexpr int64_t BLOCK   = mtp_candidates::BLOCK;
+    const auto &      reduced = held.reduced;
     if (!held.logits || !reduced.blocks || n > reduced.blocks->ne[1]) {
         return false;
     }
-    if (!reduced.is_fetched()) {
-        wait();
-        n_bytes += reduced.fetch(held.backend, candidates);
+    if (!held.is_here) {
+        fetch_reduced();
     }
-    reduced.select(row, n, ids, values);
+    const int64_t n_kept = reduced.blocks->ne[1];
+    const int64_t n_rest = reduced.rest ? reduced.rest->ne[0] : 0;
+
+    const char * begin  = (const char *) candidates.data();
+    const auto * blocks = (const float *) begin + row * n_kept * BLOCK;
+    const auto * of     = (const int32_t *) (begin + ggml_nbytes(reduced.blocks)) + row * n_kept;
+    const auto * rest =
+        (const float *) (begin + ggml_nbytes(reduced.blocks) + ggml_nbytes(reduced.block_ids)) + row * n_rest;
+
+    std::vector<float> all(blocks, blocks + n_kept * BLOCK);
+    all.insert(all.end(), rest, rest + n_rest);
+
+    mtp_candidates_select(all.data(), all.size(), n, ids, values);
+    for (int32_t k = 0; k < n; ++k) {
+        const int64_t block = ids[k] / BLOCK;
+        ids[k] = block < n_kept ? of[block] * BLOCK + ids[k] % BLOCK : ids[k] + (reduced.n_blocks - n_kept) * BLOCK;
+    }
     return true;
 }

@@ -28,20 +28,6 @@ struct mtp_candidates {
     // Adds them to a graph, for the first n_logits of each row. Does nothing if there are no more than n blocks.
     static mtp_candidates build(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits, int64_t n_logits,
                                 int32_t n);
-
-    // Copies them to the host. Waits for the device. Returns the bytes copied.
-    size_t fetch(ggml_backend_t backend, mtp_host_memory & memory);
-
-    bool is_fetched() const { return host_blocks != nullptr; }
-
-    // The n highest of a row that was fetched, highest first. ids, values: [n]
-    void select(int32_t row, int32_t n, int32_t * ids, float * values) const;
-
-  private:
-    // in the memory that they were fetched to
-    const float *   host_blocks = nullptr; // [n_rows][n * BLOCK]
-    const int32_t * host_ids    = nullptr; // [n_rows][n]
-    const float *   host_rest   = nullptr; // [n_rows][n_logits % BLOCK]
 };
 
 class mtp_outputs {
@@ -68,12 +54,14 @@ class mtp_outputs {
         size_t         n_rows  = 0;
         mtp_candidates reduced = {};
         ggml_backend_t backend = nullptr;
+        bool           is_here = false; // what is reduced is in `candidates`
     } held;
 
     llama_context & ctx;
     int64_t &       n_bytes;
     int64_t &       t_us;
-    mtp_host_memory candidates;
+    mtp_host_memory candidates; // [n_rows][n * BLOCK], [n_rows][n], [n_rows][n_logits % BLOCK]
 
     void wait();
+    void fetch_reduced();
 };
