@@ -4,18 +4,19 @@
 
 // The block that most families have, with the norms that the file has: Ling 2.0, Ring 2.0, ERNIE 4.5, EXAONE-4.5, K-EXAONE
 // and GLM-OCR; it is also pymtp's own form, for any trunk. In a model with a sliding window, layers with it rotate, and those without do not.
-template <bool iswa> class head_graph_of_block : public head_graph {
+class head_graph_of_block : public head_graph {
   public:
     head_graph_of_block(const llama_model & model, const llm_graph_params & params) : head_graph(model, params) {
-        ggml_tensor * inpL     = build_joined();
-        auto *        inp_attn = build_inp_attention();
-        inp_out_ids            = build_inp_out_ids();
+        const bool    has_windows = hparams.swa_type != LLAMA_SWA_TYPE_NONE;
+        ggml_tensor * inpL        = build_joined();
+        inp_out_ids               = build_inp_out_ids();
 
         ggml_tensor * cur = build_norm_if(layer.attn_norm, inpL, "mtp_attn_norm");
 
         auto [Qcur, Kcur, Vcur] =
             build_qkv(layer, cur, hparams.n_embd_head_k(il), hparams.n_head(il), hparams.n_head_kv(il), il);
-        const bool rotates = hparams.mtp_generic ? rope_type != LLAMA_ROPE_TYPE_NONE : !iswa || hparams.is_swa(il);
+        const bool rotates =
+            hparams.mtp_generic ? rope_type != LLAMA_ROPE_TYPE_NONE : !has_windows || hparams.is_swa(il);
 
         if (layer.attn_q_norm) {
             Qcur = build_norm(Qcur, layer.attn_q_norm, nullptr, LLM_NORM_RMS, il);
@@ -30,25 +31,16 @@ template <bool iswa> class head_graph_of_block : public head_graph {
             Kcur = build_rope(Kcur, inp_pos, factors);
         }
 
-        cur = build_attn(inp_attn, layer.wo, layer.wo_b, layer.wo_s, Qcur, Kcur, Vcur, nullptr, nullptr, nullptr,
-                         1.0f / sqrtf(float(hparams.n_embd_head_k(il))), il);
+        const auto attend = [&, Q = Qcur, K = Kcur, V = Vcur](auto * inp) {
+            return build_attn(inp, layer.wo, layer.wo_b, layer.wo_s, Q, K, V, nullptr, nullptr, nullptr,
+                              1.0f / sqrtf(float(hparams.n_embd_head_k(il))), il);
+        };
+        cur = has_windows ? attend(build_attn_inp_kv_iswa()) : attend(build_attn_inp_kv());
 
         build_rest(cur, inpL, layer.nextn.shared_head_norm ? layer.nextn.shared_head_norm : layer.layer_out_norm);
-    }
-
-  private:
-    auto * build_inp_attention() {
-        if constexpr (iswa) {
-            return build_attn_inp_kv_iswa();
-        } else {
-            return build_attn_inp_kv();
-        }
     }
 };
 
 std::unique_ptr<llm_graph_context> head_graph_block(const llama_model & model, const llm_graph_params & params) {
-    if (model.hparams.swa_type == LLAMA_SWA_TYPE_NONE) {
-        return std::make_unique<head_graph_of_block<false>>(model, params);
-    }
-    return std::make_unique<head_graph_of_block<true>>(model, params);
+    return std::make_unique<head_graph_of_block>(model, params);
 }
