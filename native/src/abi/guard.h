@@ -158,9 +158,10 @@ inline void pymtp_need_tokens(const int32_t * token, int32_t n, int32_t n_vocab)
     }
 }
 
-// what a function has thrown, in words
+// what a function has thrown, in words and as a failure
 struct pymtp_reason {
-    char text[1024] = "";
+    char         text[1024] = "";
+    pymtp_status status     = PYMTP_OK;
 
     bool empty() const { return text[0] == '\0'; }
 };
@@ -171,7 +172,7 @@ template <typename F> pymtp_reason pymtp_thrown(F && function) noexcept {
     try {
         function();
     } catch (...) {
-        pymtp_fail_thrown();
+        reason.status = pymtp_fail_thrown();
         snprintf(reason.text, sizeof(reason.text), "%s", pymtp_error_message());
     }
     return reason;

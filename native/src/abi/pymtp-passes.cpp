@@ -71,14 +71,9 @@ static std::vector<mtp_row> need_draft(const pymtp_session & session, int32_t st
     return rows;
 }
 
-// Runs what computes, and notes in `status` where a server is lost.
-template <typename F> static void compute(pymtp_status & status, F && function) {
-    try {
-        function();
-    } catch (const mtp_rpc_error &) {
-        status = PYMTP_LOST;
-        throw;
-    }
+// the status of a pass that has failed
+static pymtp_status status_of(const pymtp_reason & why) {
+    return why.status == PYMTP_LOST ? PYMTP_LOST : PYMTP_FAILED;
 }
 
 // Runs a draft on its rows. If it fails, the cells that it took are given back.
@@ -88,7 +83,7 @@ static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row
         session.padder->drop(row.seq);
     }
     pymtp_status status = PYMTP_FAILED;
-    const auto   why    = pymtp_thrown([&] { compute(status, [&] { status = draft(); }); });
+    const auto   why    = pymtp_thrown([&] { status = draft(); });
     if (status == PYMTP_OK) {
         return PYMTP_OK;
     }
@@ -96,16 +91,15 @@ static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row
     if (status == PYMTP_FULL) {
         return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session.ctx));
     }
-    return pymtp_fail(status, "%s", why.empty() ? "the backend failed in a pass of the MTP heads" : why.text);
+    return pymtp_fail(status_of(why), "%s", why.empty() ? "the backend failed in a pass of the MTP heads" : why.text);
 }
 
 pymtp_status pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> & rows,
                             const std::function<int32_t()> & decode) {
     forget_outputs(session);
 
-    int32_t      res    = -1;
-    pymtp_status failed = PYMTP_FAILED;
-    const auto   why    = pymtp_thrown([&] { compute(failed, [&] { res = decode(); }); });
+    int32_t    res = -1;
+    const auto why = pymtp_thrown([&] { res = decode(); });
 
     switch (res) {
         case 0:
@@ -121,7 +115,8 @@ pymtp_status pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> 
             for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
                 pymtp_truncate(session, row->seq, session.last_pass.empty() ? row->pos : 0);
             }
-            return pymtp_fail(failed, "%s", why.empty() ? "the backend failed in a pass of the trunk" : why.text);
+            return pymtp_fail(status_of(why), "%s",
+                              why.empty() ? "the backend failed in a pass of the trunk" : why.text);
     }
 }
 
