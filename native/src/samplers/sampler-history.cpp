@@ -1,26 +1,10 @@
 #include "sampler-history.h"
 
+#include "llama-vocab.h"
+
 #include <algorithm>
 
 // --- sampler_breakers
-
-static std::string token_text(const llama_vocab * vocab, llama_token token) {
-    std::string text(64, '\0');
-    int32_t     n = llama_detokenize(vocab, &token, 1, text.data(), text.size(), false, true);
-    if (n < 0) {
-        text.resize(-n);
-        n = llama_detokenize(vocab, &token, 1, text.data(), text.size(), false, true);
-    }
-    text.resize(std::max(n, 0));
-    return text;
-}
-
-static std::vector<llama_token> text_tokens(const llama_vocab * vocab, const std::string & text) {
-    std::vector<llama_token> tokens(text.size() + 2); // a token has at least one byte; some vocabularies add a space
-    const int32_t n = llama_tokenize(vocab, text.data(), text.size(), tokens.data(), tokens.size(), false, false);
-    tokens.resize(std::max(n, 0));
-    return tokens;
-}
 
 // llama.cpp's limits
 static constexpr size_t N_TEXT_MAX = 40; // bytes
@@ -29,7 +13,7 @@ static constexpr size_t N_TAIL_MAX = 20; // tokens
 sampler_breakers::sampler_breakers(const llama_vocab * vocab, const std::vector<std::string> & texts) :
     kind(llama_vocab_n_tokens(vocab), NONE) {
     for (llama_token token = 0; token < (llama_token) kind.size(); ++token) {
-        const std::string word = token_text(vocab, token);
+        const std::string word = vocab->detokenize({ token }, true);
         for (const auto & text : texts) {
             add(vocab, token, word, text.substr(0, N_TEXT_MAX));
         }
@@ -47,7 +31,7 @@ void sampler_breakers::add(const llama_vocab * vocab, llama_token token, const s
         if (word.compare(word.size() - n, n, text, 0, n) != 0) {
             continue;
         }
-        auto tail = text_tokens(vocab, text.substr(n));
+        auto tail = vocab->tokenize(text.substr(n), false);
         tail.resize(std::min(tail.size(), N_TAIL_MAX));
 
         kind[token] = std::max<uint8_t>(kind[token], tail.empty() ? WHOLE : HEAD);
