@@ -27,7 +27,7 @@ from pymtp.sampling.rules import check_grammar
         ('root ::= root "a" | "b"', "left recursion"),
         ('root ::= x\nx ::= x "a"', "left recursion"),
         ('root ::= "a"{5,2}', "a repetition of at least 5 and at most 2"),
-        ('root ::= ("{" [}] "b"){3 , # up to\n 1 }', "a repetition of at least 3 and at most 1"),
+        ('root ::= (("{" [}] "b"){3 , # up to\n 1 })', "a repetition of at least 3 and at most 1"),
     ],
 )
 def test_a_grammar_that_cannot_be_parsed_is_refused_with_the_reason(grammar: str, reason: str) -> None:

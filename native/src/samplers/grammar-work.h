@@ -28,9 +28,13 @@ class grammar_work {
         }
     }
 
-    // A rule of n_elements is repeated n_times, and as an option n_rules times more. Each of these is a rule of its own.
-    // Throws grammar_error if they are too many.
+    // A rule of n_elements is repeated n_times, and as an option n_rules times more, which is below 0 for {5,2}. Each of
+    // these is a rule of its own. Throws grammar_error if they are too many, or cannot be.
     static void repeat(uint64_t n_times, uint64_t n_rules, size_t n_elements) {
+        if ((int64_t) n_rules < 0) {
+            throw grammar_error("a repetition of at least " + std::to_string(n_times) + " and at most " +
+                                std::to_string(n_times + n_rules));
+        }
         n_left -= (int64_t) (n_times * n_elements + n_rules * (n_elements + ELEMENTS_OF_A_RULE));
         if (n_left < 0) {
             throw grammar_error("its repetitions make too many rules");

@@ -2,7 +2,6 @@
 #include "llama-grammar.h"
 #include "sampler-rules.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -32,18 +31,6 @@ static const char * skip_space(const char * pos) {
     return pos;
 }
 
-// For {5,2} llama.cpp would make rules without end, as 2 - 5 is a very large number.
-static void check_repetition(const char * pos) {
-    char *       end   = nullptr;
-    const auto   least = strtoull(skip_space(pos), &end, 10);
-    const char * comma = skip_space(end);
-    const char * digit = *comma == ',' ? skip_space(comma + 1) : "";
-    if (*digit >= '0' && *digit <= '9' && strtoull(digit, nullptr, 10) < least) {
-        throw std::invalid_argument("a repetition of at least " + std::to_string(least) + " and at most " +
-                                    std::to_string(strtoull(digit, nullptr, 10)));
-    }
-}
-
 static void check_text(const char * text) {
     int32_t n_open = 0;
     for (const char * pos = text; *pos; ++pos) {
@@ -56,9 +43,6 @@ static void check_text(const char * text) {
                 break;
             case '#':
                 pos += strcspn(pos, "\r\n");
-                break;
-            case '{':
-                check_repetition(pos + 1);
                 break;
             case '(':
                 ++n_open;
