@@ -2,9 +2,19 @@
 
 #include <algorithm>
 
-static llama_ubatch mtp_ubatch_view(std::shared_ptr<llama_ubatch::data_t> data, uint32_t n_pos, bool equal_seqs) {
-    const uint32_t n_tokens = data->token.size();
+llama_ubatch mtp_ubatch_make(const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream) {
+    const uint32_t n_tokens = rows.size();
 
+    auto data = std::make_shared<llama_ubatch::data_t>();
+    for (const auto & row : rows) {
+        data->token.push_back(row.token);
+        data->seq_id_data.push_back(row.seq);
+        data->output.push_back(row.output);
+    }
+    // M-RoPE: the sections of a text row have one position, as in the batch allocator
+    for (uint32_t i = 0; i < n_pos * n_tokens; ++i) {
+        data->pos.push_back(rows[i % n_tokens].pos);
+    }
     for (auto & seq : data->seq_id_data) {
         data->seq_id.push_back(&seq);
     }
@@ -21,10 +31,10 @@ static llama_ubatch mtp_ubatch_view(std::shared_ptr<llama_ubatch::data_t> data, 
 
     llama_ubatch res = {};
 
-    res.b_equal_seqs = equal_seqs;
+    res.b_equal_seqs = n_stream > 1;
     res.n_tokens     = n_tokens;
     res.n_seqs_unq   = data->seq_id_unq.size();
-    res.n_seqs       = equal_seqs ? res.n_seqs_unq : n_tokens;
+    res.n_seqs       = n_stream > 1 ? res.n_seqs_unq : n_tokens;
     res.n_seq_tokens = n_tokens / res.n_seqs;
     res.n_pos        = n_pos;
     res.token        = data->token.data();
@@ -39,35 +49,16 @@ static llama_ubatch mtp_ubatch_view(std::shared_ptr<llama_ubatch::data_t> data, 
     return res;
 }
 
-llama_ubatch mtp_ubatch_make(const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream) {
-    auto data = std::make_shared<llama_ubatch::data_t>();
-    for (const auto & row : rows) {
-        data->token.push_back(row.token);
-        data->seq_id_data.push_back(row.seq);
-        data->output.push_back(row.output);
-    }
-    // M-RoPE: the sections of a text row have one position, as in the batch allocator
-    for (uint32_t j = 0; j < n_pos; ++j) {
-        for (const auto & row : rows) {
-            data->pos.push_back(row.pos);
-        }
-    }
-    return mtp_ubatch_view(std::move(data), n_pos, n_stream > 1);
-}
-
 llama_ubatch mtp_ubatch_select(const llama_ubatch & ubatch, const std::vector<uint32_t> & rows) {
-    auto data = std::make_shared<llama_ubatch::data_t>();
+    std::vector<mtp_row> selected;
     for (const uint32_t i : rows) {
-        data->token.push_back(ubatch.token[i]);
-        data->seq_id_data.push_back(ubatch.seq_id[i][0]);
-        data->output.push_back(ubatch.output[i]);
+        selected.push_back({ ubatch.token[i], ubatch.pos[i], ubatch.seq_id[i][0], ubatch.output[i] != 0 });
     }
-    for (uint32_t j = 0; j < ubatch.n_pos; ++j) {
-        for (const uint32_t i : rows) {
-            data->pos.push_back(ubatch.pos[j * ubatch.n_tokens + i]);
-        }
+    auto res = mtp_ubatch_make(selected, ubatch.n_pos, 1);
+    for (uint32_t i = 0; i < ubatch.n_pos * res.n_tokens; ++i) {
+        res.pos[i] = ubatch.pos[i / res.n_tokens * ubatch.n_tokens + rows[i % res.n_tokens]];
     }
-    return mtp_ubatch_view(std::move(data), ubatch.n_pos, false);
+    return res;
 }
 
 std::vector<mtp_row> mtp_rows_pad(const std::vector<mtp_row> & rows, bool has_streams, size_t n_max) {
