@@ -65,8 +65,9 @@ int32_t pymtp_convert_rows(int32_t from, int32_t to, int64_t n_rows, int64_t n_p
     return pymtp_guard([&] {
         const auto type_from = (ggml_type) from;
         const auto type_to   = (ggml_type) to;
-        pymtp_refuse_if(!mtp_can_convert_from(type_from) || !mtp_can_convert_to(type_to),
-                        "rows of the ggml_type %d cannot be converted to %d", from, to);
+        const bool is_type   = from >= 0 && from < GGML_TYPE_COUNT;
+        const bool can_read  = from == GGML_TYPE_F32 || (is_type && ggml_get_type_traits(type_from)->to_float);
+        pymtp_refuse_if(!can_read || !mtp_can_convert_to(type_to), "rows of the ggml_type %d cannot be converted to %d", from, to);
         pymtp_need_array(rows, n_rows, INT32_MAX, "rows");
         pymtp_need_array(converted, n_rows, INT32_MAX, "converted rows");
         pymtp_refuse_if(n_per_row < 1 || n_per_row > INT32_MAX || n_per_row % ggml_blck_size(type_from) != 0 ||

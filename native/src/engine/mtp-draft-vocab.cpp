@@ -182,11 +182,6 @@ ggml_tensor * mtp_draft_vocab::tokens(ggml_context * ctx0, ggml_tensor * rows) c
 
 // --- rows of weights in another type
 
-bool mtp_can_convert_from(ggml_type type) {
-    const bool is_type = type >= 0 && type < GGML_TYPE_COUNT;
-    return is_type && (type == GGML_TYPE_F32 || ggml_get_type_traits(type)->to_float);
-}
-
 bool mtp_can_convert_to(ggml_type type) {
     switch (type) {
         case GGML_TYPE_F32:

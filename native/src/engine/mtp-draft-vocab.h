@@ -87,9 +87,6 @@ class mtp_draft_vocab {
     void fill_bias();
 };
 
-// Whether numbers can be read from rows of a type.
-bool mtp_can_convert_from(ggml_type type);
-
 // Whether numbers can be written as rows of a type without calibration data, and a matrix of it can be multiplied.
 bool mtp_can_convert_to(ggml_type type);
 
