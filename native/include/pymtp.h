@@ -296,8 +296,8 @@ int32_t pymtp_session_truncate(struct pymtp_session * session, int32_t n, const 
 int32_t pymtp_session_copy(struct pymtp_session * session, int32_t from, int32_t to);
 
 // Drops n positions from pos on; those after them move up, as they were computed. PYMTP_INVALID if the model's
-// memory cannot, or a device lacks what it takes: sessions ask when they begin. PYMTP_FAILED if memory runs out: positions
-// have moved then, and keys have not.
+// memory cannot, or a device lacks what it takes. PYMTP_FAILED if memory runs out: positions have moved then, and keys
+// have not.
 int32_t pymtp_session_discard(struct pymtp_session * session, int32_t seq, int32_t pos, int32_t n);
 
 // All that the session remembers of a sequence, or of all (-1), the heads' part included.

@@ -132,9 +132,10 @@ int32_t pymtp_session_discard(pymtp_session * session, int32_t seq, int32_t pos,
         const int32_t last   = llama_memory_seq_pos_max(memory, seq);
         pymtp_refuse_if(pos < 0 || n < 1 || n > last - pos,
                         "cannot discard %d positions from %d of sequence %d: its last is %d", n, pos, seq, last);
-        pymtp_refuse_if(!self.mtp->images[seq].empty(), "sequence %d has images: no context shift", seq);
+        pymtp_refuse_if(!self.mtp->images[seq].spans.empty(), "sequence %d has images: no context shift", seq);
         pymtp_refuse_if(!llama_memory_can_shift(memory), "the model's memory cannot move positions: no context shift");
-        pymtp_refuse_if(!self.no_shift.empty(), "%s: no context shift", self.no_shift.c_str());
+        const std::string obstacle = self.mtp->shift_obstacle();
+        pymtp_refuse_if(!obstacle.empty(), "%s: no context shift", obstacle.c_str());
         pymtp_refuse_if(llama_memory_seq_pos_min(memory, seq) > 0,
                         "sequence %d no longer has its first positions: no context shift", seq);
         pymtp_refuse_if(!mtp_memory_is_alone(memory, seq), "sequence %d shares positions with a copy: no context shift",

@@ -34,8 +34,6 @@ struct pymtp_session {
     // where the memory has recurrent states: the first position of each sequence's last pass, -1 before there is one
     std::vector<llama_pos> last_pass;
 
-    std::string no_shift;               // why positions cannot move; "": they can, if the memory can
-
     std::unique_ptr<mtp_padder> padder; // what passes have more than they were asked for
     std::unique_ptr<mtp_replay> replay; // set if the memory cannot drop rejected drafts
 

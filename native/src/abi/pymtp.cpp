@@ -206,8 +206,6 @@ static void set_up(pymtp_session & session, const llama_model & model, const pym
     };
     session.mtp = &mtp_engine::attach(*session.ctx, { heads, cparams.n_seq_max * (params.n_draft_max + 1) });
 
-    session.no_shift = session.mtp->shift_obstacle();
-
     if (mtp_memory_has_snapshots(llama_get_memory(session.ctx))) {
         session.last_pass.assign(cparams.n_seq_max, -1);
     }

@@ -47,8 +47,6 @@ class mtp_image_spans {
         }
     }
 
-    bool empty() const { return spans.empty(); }
-
     std::vector<span> spans; // by position
 
   private:
