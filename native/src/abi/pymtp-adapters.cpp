@@ -6,21 +6,17 @@
 #include "pymtp-session.h"
 
 #include <cmath>
-#include <cstring>
+#include <string>
 #include <vector>
 
 static constexpr int32_t N_ADAPTERS_MAX = 1024;
 
 // why llama.cpp could not load one: its log has a line of it
 [[noreturn]] static void refuse_unloaded() {
-    static constexpr const char * BEFORE = "failed to apply lora adapter: ";
-
-    const char * log   = pymtp_log_take();
-    const char * found = strstr(log, BEFORE);
+    const char * log = pymtp_log_take();
     pymtp_check_lost(log);
-    pymtp_refuse_if(!found, "llama.cpp cannot read it");
-    found += strlen(BEFORE);
-    pymtp_refuse("%.*s", (int) strcspn(found, "\n"), found);
+    const std::string why = pymtp_log_after(log, "failed to apply lora adapter: ");
+    pymtp_refuse("%s", why.empty() ? "llama.cpp cannot read it" : why.c_str());
 }
 
 int32_t pymtp_adapter_load(llama_model * model, const char * path, llama_adapter_lora ** adapter) {
@@ -67,7 +63,8 @@ int32_t pymtp_convert_rows(int32_t from, int32_t to, int64_t n_rows, int64_t n_p
         const auto type_to   = (ggml_type) to;
         const bool is_type   = from >= 0 && from < GGML_TYPE_COUNT;
         const bool can_read  = from == GGML_TYPE_F32 || (is_type && ggml_get_type_traits(type_from)->to_float);
-        pymtp_refuse_if(!can_read || !mtp_can_convert_to(type_to), "rows of the ggml_type %d cannot be converted to %d", from, to);
+        pymtp_refuse_if(!can_read || !mtp_can_convert_to(type_to), "rows of the ggml_type %d cannot be converted to %d",
+                        from, to);
         pymtp_need_array(rows, n_rows, INT32_MAX, "rows");
         pymtp_need_array(converted, n_rows, INT32_MAX, "converted rows");
         pymtp_refuse_if(n_per_row < 1 || n_per_row > INT32_MAX || n_per_row % ggml_blck_size(type_from) != 0 ||

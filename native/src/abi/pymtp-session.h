@@ -55,11 +55,18 @@ struct pymtp_session {
     int32_t n_vocab() const { return llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx))); }
 };
 
+// The rest of the line after a text in llama.cpp's log; "" if it is not there.
+inline std::string pymtp_log_after(const char * log, const char * text) {
+    const char * found = strstr(log, text);
+    found              = found ? found + strlen(text) : "";
+    return std::string(found, strcspn(found, "\n"));
+}
+
 // Throws mtp_rpc_error where llama.cpp has turned it into a line of its log.
 inline void pymtp_check_lost(const char * log) {
-    const char * lost = strstr(log, "RPC server ");
-    if (lost) {
-        throw mtp_rpc_error(std::string(lost, strcspn(lost, "\n")));
+    const std::string lost = pymtp_log_after(log, "RPC server ");
+    if (!lost.empty()) {
+        throw mtp_rpc_error("RPC server " + lost);
     }
 }
 

@@ -7,7 +7,6 @@
 #include "pymtp.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -72,26 +71,19 @@ static std::recursive_mutex & encoding() {
     return mutex;
 }
 
-// the rest of the line after a text in llama.cpp's log; "" if it is not there
-static std::string after(const char * log, const char * text) {
-    const char * found = strstr(log, text);
-    found              = found ? found + strlen(text) : "";
-    return std::string(found, strcspn(found, "\n"));
-}
-
 // why llama.cpp could not do something
 static std::string reason(const pymtp_catch_asserts & asserts, const char * otherwise) {
     if (*asserts.failed()) {
         return std::string("it is damaged, llama.cpp refuses it (") + asserts.failed() + ")";
     }
     const std::string log    = pymtp_log_take();
-    const std::string loaded = after(log.c_str(), "failed to load model '");
+    const std::string loaded = pymtp_log_after(log.c_str(), "failed to load model '");
     const size_t      path   = loaded.find("': ");
     if (path != std::string::npos) {
         const size_t function = loaded.find(": ", path + 3); // the one that says it
         return loaded.substr(function == std::string::npos ? path + 3 : function + 2);
     }
-    const std::string error = after(log.c_str(), "error: ");
+    const std::string error = pymtp_log_after(log.c_str(), "error: ");
     return error.empty() ? otherwise : error;
 }
 
