@@ -12,14 +12,10 @@
 
 static thread_local char g_error[1024];
 
-static void set_message(const char * format, va_list args) {
-    vsnprintf(g_error, sizeof(g_error), format, args);
-}
-
 pymtp_status pymtp_fail(pymtp_status status, const char * format, ...) {
     va_list args;
     va_start(args, format);
-    set_message(format, args);
+    vsnprintf(g_error, sizeof(g_error), format, args);
     va_end(args);
     return status;
 }
@@ -27,7 +23,7 @@ pymtp_status pymtp_fail(pymtp_status status, const char * format, ...) {
 void pymtp_refuse(const char * format, ...) {
     va_list args;
     va_start(args, format);
-    set_message(format, args);
+    vsnprintf(g_error, sizeof(g_error), format, args);
     va_end(args);
     throw pymtp_refused();
 }
