@@ -82,8 +82,7 @@ int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pym
 int32_t pymtp_sampler_constrain(pymtp_sampler * sampler, const char * grammar) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) {
         pymtp_refuse_if(!self.vocab, "a grammar needs a vocabulary");
-        parse_grammar(self.vocab, grammar); // names what is wrong, and writes nothing to stderr
-        pymtp_refuse_if(!self.constrain(grammar), "llama.cpp refuses the grammar");
+        self.constrain(parse_grammar(self.vocab, grammar));
     });
 }
 

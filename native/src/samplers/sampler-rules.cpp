@@ -110,16 +110,6 @@ sampler_rules sampler_rules::clone() const {
     return copy;
 }
 
-bool sampler_rules::constrain(const llama_vocab * vocab, const char * gbnf) {
-    llama_sampler_ptr parsed(llama_sampler_init_grammar(vocab, gbnf, "root"));
-    if (!parsed) {
-        return false;
-    }
-    grammar = std::move(parsed);
-    is_lazy = false;
-    return true;
-}
-
 sampler_filter sampler_rules::closing() const {
     const bool closes = common_reasoning_budget_get_state(thinking.get()) == REASONING_BUDGET_FORCING;
     return { closes ? thinking.get() : nullptr, nullptr };

@@ -17,8 +17,11 @@ struct sampler_rules {
 
     bool empty() const { return !grammar && !thinking; }
 
-    // From here on only texts of this grammar; false: it cannot be parsed.
-    bool constrain(const llama_vocab * vocab, const char * gbnf);
+    // From here on only texts of this grammar.
+    void constrain(llama_sampler_ptr parsed) {
+        grammar = std::move(parsed);
+        is_lazy = false;
+    }
 
     // Refuses what cannot follow whatever the grammar says: none but one token, where the thinking is being closed.
     sampler_filter closing() const;

@@ -29,12 +29,9 @@ pymtp_sampler::pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const p
 
 // --- the text
 
-bool pymtp_sampler::constrain(const char * gbnf) {
-    const bool is_parsed = rules.constrain(vocab, gbnf);
-    if (is_parsed) {
-        forget();
-    }
-    return is_parsed;
+void pymtp_sampler::constrain(llama_sampler_ptr grammar) {
+    rules.constrain(std::move(grammar));
+    forget();
 }
 
 void pymtp_sampler::follow(const pymtp_answer_rules & answer) {

@@ -38,9 +38,9 @@ struct pymtp_sampler {
     pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
                   std::shared_ptr<const sampler_breakers> breakers);
 
-    // From here on only texts of this grammar, or answers by these rules (throws), can follow; tentative tokens are
-    // forgotten. False: llama.cpp refuses the grammar.
-    bool constrain(const char * gbnf);
+    // From here on only texts of this grammar (sampler_grammar), or answers by these rules (throws), can follow; tentative
+    // tokens are forgotten.
+    void constrain(llama_sampler_ptr grammar);
     void follow(const pymtp_answer_rules & answer);
 
     // The text has a token, after the tentative ones were forgotten; or may get it. False: the grammar does not allow
