@@ -3,7 +3,7 @@
 // (ggml-cpu/llamafile/sgemm.cpp), so that a row does not depend on how many there are. Compiled with the CPU backend's
 // own options, as sgemm is.
 
-#include "cpu-few-rows-shared.h"
+#include "cpu-few-rows-task.h"
 
 #if defined(__AVX2__) && defined(__F16C__) && defined(__FMA__) && defined(GGML_USE_LLAMAFILE)
 

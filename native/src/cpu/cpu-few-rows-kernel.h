@@ -8,7 +8,7 @@
 // repacked weights): within a block it sums integers, whose order does not matter; the sums of floats over blocks are in
 // its order here too, lane by lane.
 
-#include "cpu-few-rows-shared.h"
+#include "cpu-few-rows-task.h"
 
 #include <immintrin.h>
 

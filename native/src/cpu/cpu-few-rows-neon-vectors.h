@@ -2,7 +2,7 @@
 
 // What the kernels for few rows on ARM do with vectors, whatever the type of weights.
 
-#include "cpu-few-rows-shared.h"
+#include "cpu-few-rows-task.h"
 
 #include <arm_neon.h>
 
