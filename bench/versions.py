@@ -30,7 +30,7 @@ model = Model(setup["model"], n_ctx=setup["n_ctx"], n_seq_max=n_seq, **drafts)
 print("ready", flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
-    sampling = SamplingParams(**asked["sampling"], seed=1)
+    sampling = SamplingParams(**{"seed": 1, **asked["sampling"]})
     params = GenerationParams(max_tokens=asked["n"], ignore_eos=True, sampling=sampling)
     begin = time.perf_counter()
     if n_seq == 1:
