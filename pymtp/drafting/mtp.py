@@ -62,7 +62,7 @@ class MtpDrafter:
             drafted = self._draft_fused(requests, chunks, n_steps, banned)
         n_heads = min(n_steps, self._session.n_heads)
         return {
-            request.slot: _proposal(request, made, n_heads, n_steps, len(chunk.tokens) > 1)
+            request.slot: _proposal(request, made, n_heads, n_steps, catches_up=len(chunk.tokens) > 1)
             for request, made, chunk in zip(requests, drafted, chunks, strict=True)
         }
 
@@ -113,10 +113,17 @@ class _Drafted(NamedTuple):
         self.confidences.append(picked.confidence)
 
 
-def _proposal(request: DraftRequest, drafted: _Drafted, n_heads: int, n_steps: int, catches_up: bool) -> Proposal:
-    tokens, distributions, confidences = drafted
-    n = request.picker.n_worth(tokens, confidences)
-    return Proposal(tokens[:n], distributions[:n], confidences, tokens[n:], n_heads, n_steps, catches_up)
+def _proposal(request: DraftRequest, drafted: _Drafted, n_heads: int, n_steps: int, *, catches_up: bool) -> Proposal:
+    n = request.picker.n_worth(drafted.tokens, drafted.confidences)
+    return Proposal(
+        drafted.tokens[:n],
+        drafted.distributions[:n],
+        drafted.confidences,
+        drafted.tokens[n:],
+        n_heads=n_heads,
+        n_steps=n_steps,
+        catches_up=catches_up,
+    )
 
 
 def _continues(request: DraftRequest, drafted: _Drafted, step: int) -> bool:

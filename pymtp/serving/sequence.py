@@ -181,7 +181,7 @@ class TokenSequence:
             n_rows = min((image.position if image else self._n_given) - position, n_rows_max)
             samples = position + n_rows == len(self.history) and self.n_left > 0
             return Share(self, slot, position, n_rows, of_prompt=True, samples=samples)
-        return Share(self, slot, position, 1, self.n_draft, self.pick.draws, samples=self.n_left > 0)
+        return Share(self, slot, position, 1, self.n_draft, draws=self.pick.draws, samples=self.n_left > 0)
 
     def draft_request(self, share: Share, n_sequences: int = 1) -> DraftRequest:
         """What the drafter is asked for a share in a pass of `n_sequences`."""
@@ -194,13 +194,13 @@ class TokenSequence:
             ChainPicker(self.sampler, self.length, self.pick),
             self.stop,
             share.draws,
-            share.of_prompt,
-            self.length.p_min > 0,
-            n_sequences,
-            self.length.n is None,
-            self.uses_lookup,
-            self.owner,
-            self.images[-1].end if self.images else 0,
+            feeds=share.of_prompt,
+            uses_confidence=self.length.p_min > 0,
+            n_sequences=n_sequences,
+            adapts=self.length.n is None,
+            uses_lookup=self.uses_lookup,
+            owner=self.owner,
+            catch_up_from=self.images[-1].end if self.images else 0,
         )
 
     def chunk(self, share: Share, proposal: Proposal) -> Chunk:
@@ -228,9 +228,9 @@ class TokenSequence:
             proposal,
             tokens,
             min(verdict.n_accepted, len(tokens)),
-            n_kept is not None,
-            verdict.is_blocked,
-            () if self.n_logprobs is None else self._logprobs(rows, verdict.targets, tokens, self.n_logprobs),
+            is_cut=n_kept is not None,
+            is_blocked=verdict.is_blocked,
+            logprobs=self._logprobs(rows, verdict.targets, tokens),
         )
 
     def advance(self, result: ShareResult) -> None:
@@ -270,9 +270,11 @@ class TokenSequence:
         self.slot = None
         self.n_decoded, self._n_given = 0, len(self.history)
 
-    @staticmethod
     def _logprobs(
-        rows: Sequence[Row], targets: Sequence[Distribution], tokens: Sequence[int], n: int
+        self, rows: Sequence[Row], targets: Sequence[Distribution], tokens: Sequence[int]
     ) -> list[TokenLogprobs]:
+        n = self.n_logprobs
+        if n is None:
+            return []
         judged = zip(rows, targets, tokens, strict=False)
         return [token_logprobs(row, target, token, n) for row, target, token in judged]
