@@ -112,7 +112,6 @@ class Session(DraftLimits, Snapshots):
         check(lib.pymtp_session_describe(self._handle.native, info))
         model = model_pointer(model)
         self._counters = CounterReader(self._handle)
-        self._rows: list[LogitsRow] = []  # as many as a pass has left so far
         self.n_reduced = 0
         """Candidates that passes prepare: see reduce_logits."""
         self.model_id = self._state_id = model_id + params.positions_id
@@ -270,13 +269,11 @@ class Session(DraftLimits, Snapshots):
 
     def rows(self) -> list[LogitsRow]:
         """The rows of logits of the last `decode`, for samplers."""
-        n = _shape(self._handle, of_draft=False)[0]
-        self._rows += [LogitsRow(self._handle, False, row) for row in range(len(self._rows), n)]
-        return self._rows[:n]
+        return _logits_rows(self._handle, of_draft=False)
 
     def draft_rows(self) -> list[LogitsRow]:
         """The rows of logits of the last `draft`, for samplers."""
-        return [LogitsRow(self._handle, True, row) for row in range(_shape(self._handle, of_draft=True)[0])]
+        return _logits_rows(self._handle, of_draft=True)
 
     def adapt(self, adapters: Sequence[tuple[object, float]], adapters_id: str) -> None:
         """Apply these LoRA adapters from now on, each with its scale, to trunk and heads, instead of those before.
@@ -372,6 +369,10 @@ def _fetch_logits(handle: SessionHandle, *, of_draft: bool, row: int | None = No
     out = ffi.from_buffer("float[]", logits)
     check(lib.pymtp_session_logits(handle.native, of_draft, first, len(logits), n_columns, out))
     return logits
+
+
+def _logits_rows(handle: SessionHandle, *, of_draft: bool) -> list[LogitsRow]:
+    return [LogitsRow(handle, of_draft, row) for row in range(_shape(handle, of_draft=of_draft)[0])]
 
 
 def _shape(handle: SessionHandle, *, of_draft: bool) -> tuple[int, int]:
