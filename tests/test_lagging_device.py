@@ -96,3 +96,28 @@ def test_what_a_device_cannot_do_with_a_type_is_refused_by_name(
         made = subprocess.run(command, check=True, capture_output=True, text=True)
         assert all(server.process.poll() is None for server in servers)
     assert made.stdout.splitlines() == [reason.format("RPC0" if is_remote else "Lagging0"), "moved"]
+
+
+CACHE = """
+import sys
+import lagging_device
+from pathlib import Path
+from pymtp import Model, SamplingParams
+from random_gguf import write_glm4moe
+path = write_glm4moe(Path(sys.argv[1]))
+drafts = {"draft": "mtp", "draft_max": 3}
+cache = {"cpu_moe": True, "moe_cache_mib": 1}
+for options in ({"draft": "none"}, drafts, {"draft": "none", **cache}, {**drafts, **cache}):
+    with Model(path, n_ctx=64, n_threads=1, **options) as model:
+        text = model.generate([1, 2, 3], sampling=SamplingParams(temperature=0), max_tokens=24, ignore_eos=True)
+        print(ascii("".join(text)))
+"""
+
+
+def test_a_cache_of_experts_changes_no_text_where_heads_are_on_the_device(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CACHE, str(tmp_path / "tiny.gguf")]
+    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    made = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    texts = made.stdout.splitlines()
+    assert len(texts) == 4
+    assert len(set(texts)) == 1

@@ -116,7 +116,7 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
     const size_t max_nodes =
         (is_draft ? MTP_NODES_PER_RUN : ctx.gf_res_reserve->get_max_nodes()) + plan().n_runs() * n_per_run;
 
-    return graphs.find(std::move(key), mtp_memory_n_kv(mctx), max_nodes, ctx.n_outputs > 0);
+    return graphs.find(std::move(key), mtp_memory_n_kv(mctx), max_nodes, ctx.n_outputs > 0, !is_draft);
 }
 
 void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx) {

@@ -300,6 +300,10 @@ class mtp_graph_builder {
         run_params.ubatch                     = stage.ubatch;
         run_params.mctx                       = stage.mctx;
         run_params.n_outputs                  = run.output == MTP_OUTPUT_NONE ? 0 : run_params.ubatch.n_tokens;
+        if (params.gtype == LLM_GRAPH_TYPE_DECODER_MTP) {
+            // a graph finds the places of a layer's experts once, and each step of a draft chooses others
+            run_params.moe_cache = nullptr;
+        }
         mtp.set_head_model(run_params);
 
         build_part({ i, run.head, tokens, hidden, mtp.heads.picked() ? &picked : nullptr }, run_params);

@@ -19,7 +19,7 @@ void mtp_kept_graphs::evict_oldest() {
 }
 
 mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes,
-                                       bool has_outputs) {
+                                       bool has_outputs, bool reads_once) {
     // Of graphs that only differ in how many cells they look at, few are kept: texts that begin again need the smaller
     // ones again.
     mtp_kept_graph * victim  = nullptr;
@@ -53,7 +53,9 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
     graph->sched.reset(ggml_backend_sched_new(const_cast<ggml_backend_t *>(context.backends.data()),
                                               const_cast<ggml_backend_buffer_type_t *>(context.bufts.data()),
                                               context.backends.size(), max_nodes, false, context.op_offload));
-    ggml_backend_sched_set_copy_callback(graph->sched.get(), context.copy_weights, context.copy_data);
+    if (reads_once) {
+        ggml_backend_sched_set_copy_callback(graph->sched.get(), context.copy_weights, context.copy_data);
+    }
 
     graphs.push_back(std::move(graph));
     return *graphs.back();

@@ -52,8 +52,10 @@ class mtp_kept_graphs {
         context(context), n_alike_max(n_alike_max), n_bytes_max(n_bytes_max) {}
 
     // The graph for a key: one that there is, else a new one with room for max_nodes, for which those that were used
-    // longest ago may have to go. has_outputs: whether the graph gives logits or the like.
-    mtp_kept_graph & find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs);
+    // longest ago may have to go. has_outputs: whether the graph gives logits or the like. reads_once: whether no weight
+    // is read twice in it, so that of experts on the host a device only needs those that are chosen there.
+    mtp_kept_graph & find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs,
+                          bool reads_once);
 
     // the context's own scheduler and results: for prompts, reservations and cache shifts
     mtp_kept_graph & home() { return own; }
