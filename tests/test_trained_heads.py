@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,6 +182,51 @@ def test_a_training_that_ends_early_continues_where_it_was(tmp_path: Path) -> No
     assert any("continues" in line for line in lines) and not saved.exists()
     again = train_head(trunk, force=True, params=replace(params, init=head, minutes=0.05))
     assert model_facts(trunk, again).has_heads
+
+
+@pytest.mark.slow
+def test_a_training_that_is_killed_continues_where_it_was(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    trunk, data = write_trunk(tmp_path / "trunk.gguf", "llama"), prompts_for_tiny_models(tmp_path)
+    command = [sys.executable, "-m", "pymtp_cli", "heads", "train", str(trunk), "--data", str(data), "-t", "1"]
+    command += ["--minutes", "0.4", "--rows", "3000"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
+        assert training.stderr
+        for line in training.stderr:
+            if line.startswith("loss"):
+                # what it has learned is written after each such line
+                assert next(training.stderr).startswith("loss")
+                training.kill()
+                break
+    assert not (tmp_path / "mtp-trunk.gguf").exists()
+    again = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=True)
+    assert "continues after" in again.stderr and "collecting" not in again.stderr
+    assert model_facts(trunk, tmp_path / "mtp-trunk.gguf").has_heads
+
+
+FULL = """
+import resource, sys
+import numpy as np
+from pathlib import Path
+from pymtp.training.collect import Rows
+rows = Rows(Path(sys.argv[1]), 4)
+rows.add([1, 2, 3], np.ones((3, 4), np.float32))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+try:
+    rows.add([4] * 100, np.ones((100, 4), np.float32))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_disk_that_fills_is_one_line_and_keeps_what_there_is(tmp_path: Path) -> None:
+    from pymtp.training.collect import Rows
+
+    filled = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=True)
+    path = tmp_path / "rows.bin"
+    assert filled.stdout == f"ModelError {path}: File too large; free some room and repeat the command\n"
+    again = Rows(tmp_path, 4)
+    assert again.lengths == [3] and path.stat().st_size == 3 * again.kind.itemsize
 
 
 def test_rows_that_were_cut_off_are_dropped(tmp_path: Path) -> None:
