@@ -18,10 +18,12 @@ import numpy.typing as npt
 from pymtp.engine.session import Chunk
 from pymtp.errors import ModelError
 from pymtp.model import Model
+from pymtp.sampling.chain import Sampler
+from pymtp.sampling.params import SamplingParams
 
 N_TOKENS = 256
 """The most of a text."""
-N_TEXTS = 8
+N_TEXTS = 32
 """Texts that the model writes at the same time."""
 
 Progress = Callable[[str], object]
@@ -124,7 +126,7 @@ class _Text:
     chunk: list[int]
     """What it has not decoded yet."""
     then: list[int]
-    temperature: float
+    sampler: Sampler
     tokens: list[int] = field(default_factory=list)
     hidden: list[npt.NDArray[np.float32]] = field(default_factory=list)
 
@@ -134,7 +136,7 @@ class Collector:
 
     def __init__(self, model: Model, rows: Rows, source: Source) -> None:
         self._session, self._rows, self._source = model.session, rows, source
-        self._rng = np.random.default_rng(len(rows))
+        self._rng, self._vocabulary = np.random.default_rng(len(rows)), model.vocabulary
         self._ends = model.vocabulary.end_of_generation
         self._writing: dict[int, _Text] = {}
 
@@ -165,22 +167,32 @@ class Collector:
         for sequence in range(N_TEXTS):
             if sequence not in self._writing:
                 chunk, then = self._source.prompt()
-                self._writing[sequence] = _Text(chunk, then, 1.0 if then else float(self._rng.integers(2)))
-        texts = list(self._writing.items())
+                self._writing[sequence] = _Text(chunk, then, self._sampler(1 if then else None))
+                self._decode([sequence])
+        self._decode(list(self._writing))
+
+    def _decode(self, sequences: Sequence[int]) -> None:
+        """A pass of what these texts have not decoded; what follows it is what they decode next."""
+        texts = [(sequence, self._writing[sequence]) for sequence in sequences]
         self._session.decode([Chunk(text.chunk, len(text.tokens), sequence) for sequence, text in texts])
-        for logits, (sequence, text) in zip(self._session.logits, texts, strict=True):
+        for row, (sequence, text) in zip(self._session.rows(), texts, strict=True):
             text.hidden.append(self._session.hidden_states(len(text.tokens), len(text.chunk), sequence=sequence))
             text.tokens += text.chunk
-            noise = self._rng.gumbel(size=logits.shape) if text.temperature else 0.0
-            text.chunk = [int((logits + noise).argmax())]
+            text.chunk = [text.sampler.sample(row)]
             has_ended = text.chunk[0] in self._ends
             if has_ended and text.then:
                 # the template ends the question as well, where it ends with a token of its own
                 text.chunk = text.then if text.then[:1] == text.chunk else text.chunk + text.then
-                text.then, text.temperature = [], float(self._rng.integers(2))
+                text.then, text.sampler = [], self._sampler(None)
             elif has_ended:
                 text.chunk = []
             if not text.chunk or len(text.tokens) + len(text.chunk) > N_TOKENS:
                 self._rows.add(text.tokens, np.concatenate(text.hidden))
                 self._session.truncate(0, sequence=sequence)
                 del self._writing[sequence]
+
+    def _sampler(self, temperature: int | None) -> Sampler:
+        """Of the trunk's own distribution, or of its most likely tokens; None: one of both."""
+        temperature = int(self._rng.integers(2)) if temperature is None else temperature
+        seed = int(self._rng.integers(2**32))
+        return Sampler(SamplingParams(samplers=("temperature",), temperature=temperature, seed=seed), self._vocabulary)

@@ -1,7 +1,7 @@
 """The head in PyTorch: what native/src/heads/head-block.cpp computes, over all positions and draft steps at once."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -98,38 +98,40 @@ class Head(nn.Module):
         return weight
 
 
-class Divergence(torch.autograd.Function):
-    """How far a head's distributions are from the trunk's: cross-entropies, by pieces of rows, without keeping logits.
+def divergence_gradient(states: Tensor, counts: Tensor, trunk: Tensor, output: Tensor) -> Tensor:
+    """The gradient, by the states, of how far a head's distributions are from the trunk's: of their cross-entropies.
 
     Takes the head's states of all draft steps, (n_steps, n, n_embd), how much each row of them counts (n_steps, n), the
     trunk's states (n, n_embd) that they should equal, and the output matrix (n_vocab, n_embd), which is not learned.
+    Goes by pieces of rows and keeps no logits.
     """
-
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, counts: Tensor, trunk: Tensor, output: Tensor) -> Tensor:
-        gradient, total = torch.empty_like(states), torch.zeros((), device=states.device)
-        n_piece = _piece(output)
-        for begin in range(0, len(trunk), n_piece):
-            piece = slice(begin, begin + n_piece)
-            wanted = (trunk[piece].to(output.dtype) @ output.T).float().softmax(-1)
-            for step, of_step in enumerate(states):
-                logits = (of_step[piece].to(output.dtype) @ output.T).float().log_softmax(-1)
-                count = counts[step, piece, None]
-                total -= ((wanted * logits).sum(-1, keepdim=True) * count).sum()
-                gradient[step, piece] = (logits.exp_().sub_(wanted).mul_(count)).to(output.dtype) @ output
-        ctx.save_for_backward(gradient)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return gradients[0] * ctx.saved_tensors[0], None, None, None
+    gradient = torch.empty_like(states)
+    for piece in _pieces(trunk, output):
+        wanted = _logits(trunk[piece], output).softmax(-1)
+        for step, of_step in enumerate(states):
+            missed = _logits(of_step[piece], output).softmax(-1).sub_(wanted).mul_(counts[step, piece, None])
+            gradient[step, piece] = (missed.to(output.dtype) @ output).to(gradient.dtype)
+    return gradient
 
 
-def most_likely(states: Tensor, output: Tensor) -> Tensor:
-    """The token that each of the states (n, n_embd) predicts."""
-    return torch.cat([(piece.to(output.dtype) @ output.T).argmax(-1) for piece in states.split(_piece(output))])
+def compare(states: Tensor, trunk: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the head's most likely token is the trunk's, and the cross-entropies: (n_steps, n) each, of the same."""
+    shape = states.shape[:2]
+    agrees, entropies = torch.empty(shape, dtype=torch.bool), torch.empty(shape)
+    for piece in _pieces(trunk, output):
+        wanted = _logits(trunk[piece], output)
+        for step, of_step in enumerate(states):
+            said = _logits(of_step[piece], output)
+            agrees[step, piece] = (said.argmax(-1) == wanted.argmax(-1)).cpu()
+            entropies[step, piece] = -(wanted.softmax(-1) * said.log_softmax(-1)).sum(-1).cpu()
+    return agrees, entropies
 
 
-def _piece(output: Tensor) -> int:
+def _logits(states: Tensor, output: Tensor) -> Tensor:
+    return (states.to(output.dtype) @ output.T).float()
+
+
+def _pieces(rows: Tensor, output: Tensor) -> list[slice]:
     """Rows at a time: what a CPU's caches hold, or a GPU's memory without effort."""
-    return max(1, (2**27 if output.is_cuda else 2**21) // len(output))
+    n = max(1, (2**27 if output.is_cuda else 2**21) // len(output))
+    return [slice(begin, begin + n) for begin in range(0, len(rows), n)]

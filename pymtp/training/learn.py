@@ -15,13 +15,13 @@ from pymtp.gguf.model_file import ModelFile
 from pymtp.model import Model
 from pymtp.training.collect import Progress, Rows
 from pymtp.training.form import Array, Form, read_tensor
-from pymtp.training.head import Divergence, Head, Rotation, most_likely
+from pymtp.training.head import Head, Rotation, compare, divergence_gradient
 
 if TYPE_CHECKING:
     from pymtp.training.run import TrainParams
 
-_N_BATCH = 2048
-"""Rows of a step."""
+_N_BATCH = {"cpu": 2048, "cuda": 8192}
+"""Rows of a step: a GPU takes hardly longer for more."""
 _HELD_OUT = 20
 """One text of so many is not learned from."""
 _N_TESTED = 64
@@ -107,10 +107,10 @@ class _Texts:
         learned = [span for i, span in enumerate(spans) if i % _HELD_OUT]
         self._learned = sorted(learned, key=lambda span: span[1] - span[0])
 
-    def pick(self, rng: np.random.Generator) -> list[tuple[int, int]]:
-        """Texts of about one length, of _N_BATCH rows together."""
+    def pick(self, rng: np.random.Generator, n_rows: int) -> list[tuple[int, int]]:
+        """Texts of about one length, of `n_rows` rows together."""
         first = int(rng.integers(len(self._learned)))
-        n_texts = max(1, _N_BATCH // (self._learned[first][1] - self._learned[first][0]))
+        n_texts = max(1, n_rows // (self._learned[first][1] - self._learned[first][0]))
         first = min(first, max(0, len(self._learned) - n_texts))
         return self._learned[first : first + n_texts]
 
@@ -123,7 +123,7 @@ class _Texts:
         """Tokens (texts, n), the trunk's states before and at each (texts, n + 1, n_embd), and lengths (texts,)."""
         n = max(end - begin for begin, end in spans)
         tokens = np.zeros((len(spans), n), np.int64)
-        hidden = np.zeros((len(spans), n + 1, *self._rows.dtype["hidden"].shape), np.float32)
+        hidden = np.zeros((len(spans), n + 1, *self._rows.dtype["hidden"].shape), np.float16)
         for i, (begin, end) in enumerate(spans):
             tokens[i, : end - begin] = self._rows["token"][begin:end]
             hidden[i, 1 : end - begin + 1] = self._rows["hidden"][begin:end]
@@ -139,6 +139,7 @@ def fitted(tensors: dict[str, Array], texts: _Texts, trunk: Trunk) -> dict[str, 
     products, answers, n = torch.zeros(2 * n_embd, 2 * n_embd), torch.zeros(2 * n_embd, n_embd), 0
     for span in texts.some(_N_FITTED):
         tokens, hidden, _ = texts.batch([span])
+        hidden = hidden.float()
         read = torch.cat([_unit(trunk.embedding[tokens[0]].cpu().float()), _unit(hidden[0, :-1])], -1)
         products += read.T @ read
         answers += read.T @ _unit(hidden[0, 1:] / norm)
@@ -175,53 +176,53 @@ class _Learning:
                 states.append(said.roll(step, 1))
         return torch.stack(states)
 
-    def _counted(self, tokens: torch.Tensor, lengths: torch.Tensor, n_steps: int) -> torch.Tensor:
-        """Which rows of `_states` there are: (n_steps, texts, n)."""
-        at = torch.arange(tokens.shape[1], device=self.device)
-        return torch.stack([(at >= step) & (at < lengths[:, None]) for step in range(n_steps)])
-
-    def _loss(self, batch: tuple[torch.Tensor, ...], n_steps: int) -> torch.Tensor:
-        """The mean of the first `n_steps` draft steps, of which later ones count less."""
-        tokens, hidden, lengths = (each.to(self.device) for each in batch)
-        counted = self._counted(tokens, lengths, n_steps)
-        weights = 0.8 ** torch.arange(n_steps, device=self.device)[:, None, None]
-        counts = counted / counted.sum((1, 2), keepdim=True) * weights / weights.sum()
-        states, is_row = self._states(tokens, hidden, n_steps), counted[0]
-        loss: torch.Tensor = Divergence.apply(
-            states[:, is_row], counts[:, is_row], hidden[:, 1:][is_row], self._trunk.output
-        )
-        return loss
-
-    def step(self, batch: tuple[torch.Tensor, ...], share: float) -> float:
-        """Learn from a batch, at this share of the time."""
+    def step(self, batch: tuple[torch.Tensor, ...], share: float) -> None:
+        """Learn from a batch, at this share of the time, the first draft steps, of which later ones count less."""
         pace = min(1.0, share / _WARM_UP) * (1 - share)
         for optimizer, lr in zip(self.optimizers, (_LR_MATRICES, _LR_REST), strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = lr * pace
             optimizer.zero_grad()
-        loss = self._loss(batch, 1 if share < _ALONE else self._n_steps)
-        loss.backward()
+        n_steps = 1 if share < _ALONE else self._n_steps
+        tokens, hidden, counted = self._moved(batch, n_steps)
+        weights = 0.8 ** torch.arange(n_steps, device=self.device)[:, None, None]
+        counts = counted / counted.sum((1, 2), keepdim=True) * weights / weights.sum()
+        is_row = counted[0]
+        states = self._states(tokens, hidden, n_steps)[:, is_row]
+        with torch.no_grad():
+            gradient = divergence_gradient(states, counts[:, is_row], hidden[:, 1:][is_row], self._trunk.output)
+        states.backward(gradient)
         for optimizer in self.optimizers:
             optimizer.step()
-        return float(loss.item())
 
-    def acceptance(self, texts: _Texts) -> list[float]:
-        """Of held-out texts: of the rounds that drafted a position, the share in which it would be accepted."""
-        accepted, rounds = [0.0] * self._n_steps, [0.0] * self._n_steps
+    def _moved(self, batch: tuple[torch.Tensor, ...], n_steps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Tokens and hidden states of a batch on the device, and which rows of `_states` there are."""
+        tokens, hidden, lengths = (each.to(self.device) for each in batch)
+        at = torch.arange(tokens.shape[1], device=self.device)
+        counted = torch.stack([(at >= step) & (at < lengths[:, None]) for step in range(n_steps)])
+        return tokens, hidden.float(), counted
+
+    @torch.no_grad()
+    def test(self, texts: _Texts) -> str:
+        """What held-out texts show: the loss of all draft steps, and the share of drafts that would be accepted, of the
+        rounds that drafted a position.
+        """
+        accepted, rounds = torch.zeros(self._n_steps), torch.zeros(self._n_steps)
+        losses = []
         for first in range(0, len(texts.held_out), 8):
-            tokens, hidden, lengths = (each.to(self.device) for each in texts.batch(texts.held_out[first : first + 8]))
-            with torch.no_grad():
-                states = self._states(tokens, hidden, self._n_steps)
-                counted = self._counted(tokens, lengths, self._n_steps)
-                wanted = most_likely(hidden[:, 1:].flatten(0, 1), self._trunk.output).view(tokens.shape)
-                goes_on = counted[0]
-                for step, of_step in enumerate(states):
-                    said = most_likely(of_step.flatten(0, 1), self._trunk.output).view(tokens.shape)
-                    rounds[step] += float(goes_on.sum())
-                    goes_on = goes_on & (said == wanted)
-                    accepted[step] += float(goes_on.sum())
-                    goes_on = goes_on.roll(1, 1) & counted[min(step + 1, self._n_steps - 1)]
-        return [a / max(1.0, n) for a, n in zip(accepted, rounds, strict=True)]
+            tokens, hidden, counted = self._moved(texts.batch(texts.held_out[first : first + 8]), self._n_steps)
+            states = self._states(tokens, hidden, self._n_steps)
+            agrees, entropies = compare(states.flatten(1, 2), hidden[:, 1:].flatten(0, 1), self._trunk.output)
+            counted = counted.cpu()
+            losses.append(entropies[counted.flatten(1)].mean())
+            goes_on = counted[0]
+            for step, agree in enumerate(agrees.view(counted.shape)):
+                rounds[step] += goes_on.sum()
+                goes_on = goes_on & agree
+                accepted[step] += goes_on.sum()
+                goes_on = goes_on.roll(1, 1) & counted[min(step + 1, self._n_steps - 1)]
+        rates = " ".join(f"{rate:.3f}" for rate in accepted / rounds.clamp(min=1))
+        return f"loss {torch.stack(losses).mean():.3f}, {rates} accepted by position in texts that were held out"
 
 
 def learn(
@@ -241,7 +242,7 @@ def learn(
     )
     torch.manual_seed(params.seed)
     torch.set_num_threads(params.n_threads or torch.get_num_threads())
-    texts, saved = _Texts(rows), folder / "checkpoint.pt"
+    texts, saved, n_rows = _Texts(rows), folder / "checkpoint.pt", _N_BATCH[device.type]
     try:
         trunk = trunk_of(model, device)
         if not params.init and not saved.exists():
@@ -251,24 +252,20 @@ def learn(
         begin = time.monotonic() - spent
         if spent:
             on_progress(f"continues after {spent:.0f} s of learning")
-        rng, said, losses = np.random.default_rng(int(spent)), begin + spent, []
+        rng, said = np.random.default_rng(int(spent)), begin + spent
         while (now := time.monotonic()) < deadline:
-            losses.append(learning.step(texts.batch(texts.pick(rng)), (now - begin) / (budget + spent)))
+            learning.step(texts.batch(texts.pick(rng, n_rows)), (now - begin) / (budget + spent))
             if now > said + min(_EVERY, (budget + spent) / 10):
-                shown = " ".join(f"{rate:.3f}" for rate in learning.acceptance(texts))
-                on_progress(
-                    f"loss {np.mean(losses):.3f}, held out: {shown} accepted by position, {deadline - now:.0f} s left"
-                )
+                on_progress(f"{learning.test(texts)}, {deadline - now:.0f} s left")
                 _save(saved, learning, now - begin)
-                said, losses = time.monotonic(), []
+                said = time.monotonic()
     except KeyboardInterrupt:
         _save(saved, learning, time.monotonic() - begin)
         on_progress(f"{saved}: what was learned; the same command continues")
         raise
     except torch.OutOfMemoryError:
         raise BackendError("the GPU has no memory left for training; use --device cpu, or free some") from None
-    shown = " ".join(f"{rate:.3f}" for rate in learning.acceptance(texts))
-    on_progress(f"done: {shown} accepted by position in texts that were held out")
+    on_progress(f"done: {learning.test(texts)}")
     saved.unlink(missing_ok=True)
     return learning.head.tensors()
 
