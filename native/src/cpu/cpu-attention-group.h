@@ -248,8 +248,7 @@ struct attention_group {
             for (int k = 0; k < N_VECTORS; ++k) {
                 xs[k] = lanes::load(key + i + k * lanes::N);
             }
-#    pragma GCC unroll 4
-            for (int q = 0; q < N; ++q) {
+            UNROLLED_FOR (int q = 0; q < N; ++q) {
                 for (int k = 0; k < N_VECTORS; ++k) {
                     sums[q][k] = sums[q][k].add_product(xs[k], lanes::load(tile.queries[q].values + i + k * lanes::N));
                 }
@@ -384,8 +383,7 @@ struct attention_group {
                 for (int k = 0; k < N_VECTORS; ++k) {
                     xs[k] = lanes::load(value + k * lanes::N);
                 }
-#    pragma GCC unroll 4
-                for (int q = 0; q < N; ++q) {
+                UNROLLED_FOR (int q = 0; q < N; ++q) {
                     const int64_t at = c * N_TILE + q;
                     if (CHECKS && group.bias[at] == -INFINITY) {
                         continue;

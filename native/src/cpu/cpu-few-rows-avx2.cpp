@@ -138,8 +138,7 @@ struct few_rows_avx2 {
     template <int K> static ints multiply_8_rows(const ints (&x)[K], const int8_t * y, ints scales) {
         static_assert(K <= 4);
         ints sum = zero();
-#    pragma GCC unroll 4
-        for (int k = 0; k < K; ++k) {
+        UNROLLED_FOR (int k = 0; k < K; ++k) {
             const __m256i with = _mm256_set1_epi64x(few_rows_load<int64_t>(y + 8 * k));
             sum.first          = _mm256_add_epi16(sum.first, _mm256_maddubs_epi16(x[k].first, with));
             sum.second         = _mm256_add_epi16(sum.second, _mm256_maddubs_epi16(x[k].second, with));
@@ -149,8 +148,7 @@ struct few_rows_avx2 {
 
     static ints multiply_8_rows_signed(const ints * x, const int8_t * y) {
         ints sum = zero();
-#    pragma GCC unroll 4
-        for (int k = 0; k < 4; ++k) {
+        UNROLLED_FOR (int k = 0; k < 4; ++k) {
             const __m256i with = _mm256_set1_epi64x(few_rows_load<int64_t>(y + 8 * k));
             sum = add(sum, { multiply_32(x[k].first, with, with), multiply_32(x[k].second, with, with) });
         }

@@ -124,8 +124,7 @@ struct few_rows_avx512 {
     // 8 * K values of each row
     template <int K> static ints multiply_8_rows(const ints (&x)[K], const int8_t * y, ints scales) {
         ints sum = _mm512_setzero_si512();
-#    pragma GCC unroll 4
-        for (int k = 0; k < K; ++k) {
+        UNROLLED_FOR (int k = 0; k < K; ++k) {
             sum = _mm512_dpbusd_epi32(sum, x[k], _mm512_set1_epi64(few_rows_load<int64_t>(y + 8 * k)));
         }
         return _mm512_mullo_epi32(sum, scales);
@@ -133,8 +132,7 @@ struct few_rows_avx512 {
 
     static ints multiply_8_rows_signed(const ints * x, const int8_t * y) {
         ints sum = _mm512_setzero_si512();
-#    pragma GCC unroll 4
-        for (int k = 0; k < 4; ++k) {
+        UNROLLED_FOR (int k = 0; k < 4; ++k) {
             const ints with = _mm512_set1_epi64(few_rows_load<int64_t>(y + 8 * k));
             sum             = _mm512_dpbusd_epi32(sum, _mm512_abs_epi8(x[k]),
                                                   _mm512_mask_sub_epi8(with, _mm512_movepi8_mask(x[k]), zero(), with));

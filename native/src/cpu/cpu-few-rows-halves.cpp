@@ -61,21 +61,17 @@ template <class T, int M, int N> void few_rows_tile(const few_rows_task & task, 
     for (int64_t k = 0; k < task.n_values; k += T::N_VALUES) {
         // the next tile, from front to back: M short streams are more than the processor foresees
         const char * next = x + M * (task.stride + k * sizeof(uint16_t));
-#    pragma GCC unroll 8
-        for (size_t at = 0; M > 1 && at < M * T::N_VALUES * sizeof(uint16_t); at += 64) {
+        UNROLLED_FOR (size_t at = 0; M > 1 && at < M * T::N_VALUES * sizeof(uint16_t); at += 64) {
             _mm_prefetch(next + at, _MM_HINT_T0);
         }
 
         typename T::values values[M];
-#    pragma GCC unroll 4
-        for (int m = 0; m < M; ++m) {
+        UNROLLED_FOR (int m = 0; m < M; ++m) {
             values[m] = T::load((const uint16_t *) (x + m * task.stride) + k);
         }
-#    pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
+        UNROLLED_FOR (int n = 0; n < N; ++n) {
             const auto with = T::load((const uint16_t *) task.in[n] + k);
-#    pragma GCC unroll 4
-            for (int m = 0; m < M; ++m) {
+            UNROLLED_FOR (int m = 0; m < M; ++m) {
                 sums[m][n] = T::add(values[m], with, sums[m][n]);
             }
         }

@@ -42,8 +42,7 @@ inline float few_rows_sum(__m256 x) {
 // Asks for what comes some blocks later: the processor does not look that far while it unpacks.
 template <class T> void few_rows_prefetch(const T & block) {
     constexpr size_t N_AHEAD = 2048;
-#pragma GCC unroll 32
-    for (size_t k = 0; k < sizeof(T); k += 64) {
+    UNROLLED_FOR (size_t k = 0; k < sizeof(T); k += 64) {
         _mm_prefetch((const char *) &block + N_AHEAD + k, _MM_HINT_T0);
     }
 }
@@ -51,10 +50,7 @@ template <class T> void few_rows_prefetch(const T & block) {
 // Matrix rows one after the other, 64 bytes of values at a time. A description T unpacks a block of a row; T::sums are
 // those of a row of activations.
 template <class V, class T, int N> void few_rows_in_order(const few_rows_task & task) {
-    const block_q8_K * y[N];
-    for (int n = 0; n < N; ++n) {
-        y[n] = (const block_q8_K *) task.in[n];
-    }
+    const few_rows_inputs<block_q8_K, N> y(task);
     for (int64_t i = task.begin; i < task.end; ++i) {
         const auto * x = (const typename T::block *) (task.matrix + i * task.stride);
 
@@ -64,17 +60,14 @@ template <class V, class T, int N> void few_rows_in_order(const few_rows_task & 
             const T weights(x[b]);
 
             typename V::sums products[N];
-#pragma GCC unroll 4
-            for (int k = 0; k < QK_K / 64; ++k) {
+            UNROLLED_FOR (int k = 0; k < QK_K / 64; ++k) {
                 const auto values = weights.values(k);
                 const auto scales = V::spread_scales(weights.scales, k);
-#pragma GCC unroll 8
-                for (int n = 0; n < N; ++n) {
+                UNROLLED_FOR (int n = 0; n < N; ++n) {
                     products[n].add(T::IS_SIGNED, values, V::load(y[n][b].qs + 64 * k), scales);
                 }
             }
-#pragma GCC unroll 8
-            for (int n = 0; n < N; ++n) {
+            UNROLLED_FOR (int n = 0; n < N; ++n) {
                 weights.add(sums[n], products[n].total(), y[n][b]);
             }
         }
@@ -87,7 +80,7 @@ template <class V, class T, int N> void few_rows_in_order(const few_rows_task & 
 // M vectors of matrix rows, from row i on, of types whose blocks of 32 values have a scale each. After the last row of
 // the task it stands in for those that are not there.
 template <class V, class T, int M, int N>
-void few_rows_tile(const few_rows_task & task, const block_q8_0 * const * y, int64_t i) {
+void few_rows_tile(const few_rows_task & task, const few_rows_inputs<block_q8_0, N> & y, int64_t i) {
     using block = typename T::block;
 
     constexpr int64_t N_TILE = M * V::N_OF_32;
@@ -100,25 +93,21 @@ void few_rows_tile(const few_rows_task & task, const block_q8_0 * const * y, int
     for (int64_t b = 0; b < task.n_values / 32; ++b) {
         // the next tile, from front to back: short streams are more than the processor foresees
         const char * next = (const char *) (x[0] + b * N_TILE) + N_TILE * task.stride;
-#pragma GCC unroll 8
-        for (size_t k = 0; k < N_TILE * sizeof(block); k += 64) {
+        UNROLLED_FOR (size_t k = 0; k < N_TILE * sizeof(block); k += 64) {
             _mm_prefetch(next + k, _MM_HINT_T0);
         }
 
         typename V::ints_of_32   values[M];
         typename V::floats_of_32 scales[M];
-#pragma GCC unroll 8
-        for (int m = 0; m < M; ++m) {
+        UNROLLED_FOR (int m = 0; m < M; ++m) {
             values[m] = V::template values_of_32<T>(x + m * V::N_OF_32, b);
             scales[m] = V::scales_of_32(x + m * V::N_OF_32, b);
         }
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
+        UNROLLED_FOR (int n = 0; n < N; ++n) {
             const auto with  = V::repeat_32(y[n][b].qs);
             const auto begin = V::begin_32(with);
             const auto scale = V::repeat_scale(&y[n][b].d);
-#pragma GCC unroll 8
-            for (int m = 0; m < M; ++m) {
+            UNROLLED_FOR (int m = 0; m < M; ++m) {
                 sums[m][n] = V::add_scaled(sums[m][n], scales[m], scale, V::multiply_32(values[m], with, begin));
             }
         }
@@ -135,10 +124,7 @@ void few_rows_tile(const few_rows_task & task, const block_q8_0 * const * y, int
 template <class V, class T, int N> void few_rows_in_tiles(const few_rows_task & task) {
     constexpr int M = V::template n_vectors<N>();
 
-    const block_q8_0 * y[N];
-    for (int n = 0; n < N; ++n) {
-        y[n] = (const block_q8_0 *) task.in[n];
-    }
+    const few_rows_inputs<block_q8_0, N> y(task);
     for (int64_t i = task.begin; i < task.end; i += M * V::N_OF_32) {
         few_rows_tile<V, T, M, N>(task, y, i);
     }
@@ -146,12 +132,7 @@ template <class V, class T, int N> void few_rows_in_tiles(const few_rows_task & 
 
 // 8 matrix rows side by side, as lanes
 template <class T, int N> void few_rows_repacked(const few_rows_task & task) {
-    using block_y = typename T::block_y;
-
-    const block_y * y[N];
-    for (int n = 0; n < N; ++n) {
-        y[n] = (const block_y *) task.in[n];
-    }
+    const few_rows_inputs<typename T::block_y, N> y(task);
     for (int64_t i = task.begin; i < task.end; i += 8) {
         const auto * x = (const typename T::block *) (task.matrix + i * task.stride);
 

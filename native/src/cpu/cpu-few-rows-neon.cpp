@@ -31,8 +31,7 @@ template <int BYTES, int V>
 [[gnu::always_inline]] inline int32x4_t few_rows_multiply(const int8x16_t (&x)[V], const int8_t * y) {
     int32x4_t sums[2] = {};
     if constexpr (BYTES == 4) {
-#    pragma GCC unroll 2
-        for (int v = 0; v < V; v += 4) {
+        UNROLLED_FOR (int v = 0; v < V; v += 4) {
             const int8x16_t with = vld1q_s8(y + 4 * v);
 
             sums[0] = vdotq_laneq_s32(sums[0], x[v + 0], with, 0);
@@ -42,8 +41,7 @@ template <int BYTES, int V>
         }
         return sums[0];
     }
-#    pragma GCC unroll 4
-    for (int v = 0; v < V; v += 2) {
+    UNROLLED_FOR (int v = 0; v < V; v += 2) {
         const int8x16_t with = vreinterpretq_s8_s64(vdupq_n_s64(few_rows_load<int64_t>(y + 4 * v)));
 
         sums[0] = vdotq_s32(sums[0], x[v], with);
@@ -58,11 +56,9 @@ template <int BYTES, int V, int N>
                                                      int32x4_t (&products)[N]) {
     int n = 0;
 #    if defined(__ARM_FEATURE_MATMUL_INT8)
-#        pragma GCC unroll 4
-    for (; BYTES == 8 && n + 1 < N; n += 2) {
-        int32x4_t   sums[2] = {};
-#        pragma GCC unroll 2
-        for (int v = 0; v < V; v += 4) {
+    UNROLLED_FOR (; BYTES == 8 && n + 1 < N; n += 2) {
+        int32x4_t sums[2] = {};
+        UNROLLED_FOR (int v = 0; v < V; v += 4) {
             const int64x2_t one    = vreinterpretq_s64_s8(vld1q_s8(y[n] + 4 * v));
             const int64x2_t other  = vreinterpretq_s64_s8(vld1q_s8(y[n + 1] + 4 * v));
             const int8x16_t first  = vreinterpretq_s8_s64(vzip1q_s64(one, other));
@@ -75,8 +71,7 @@ template <int BYTES, int V, int N>
         products[n + 1] = vuzp2q_s32(sums[0], sums[1]);
     }
 #    endif
-#    pragma GCC unroll 8
-    for (; n < N; ++n) {
+    UNROLLED_FOR (; n < N; ++n) {
         products[n] = few_rows_multiply<BYTES>(x, y[n]);
     }
 }
@@ -85,10 +80,7 @@ template <int BYTES, int V, int N>
 template <class T, int N> void few_rows_side_by_side(const few_rows_task & task) {
     constexpr int PARTS = T::ROWS / 4;
 
-    const typename T::block_y * y[N];
-    for (int n = 0; n < N; ++n) {
-        y[n] = (const typename T::block_y *) task.in[n];
-    }
+    const few_rows_inputs<typename T::block_y, N> y(task);
     for (int64_t i = task.begin; i < task.end; i += T::ROWS) {
         const auto * x = (const typename T::block *) (task.matrix + i * task.stride);
 
@@ -119,7 +111,7 @@ template <class T> struct few_rows_4_of_32 : T {
     static constexpr int N_VALUES = 32;
 
     template <int N>
-    static void add(float32x4_t (&sums)[1][N], const typename T::block & x, const block_q8_0 * const (&y)[N],
+    static void add(float32x4_t (&sums)[1][N], const typename T::block & x, const few_rows_inputs<block_q8_0, N> & y,
                     int64_t b) {
         int8x16_t values[8];
         T::values(x, values);
@@ -132,8 +124,7 @@ template <class T> struct few_rows_4_of_32 : T {
         few_rows_multiply<T::BYTES>(values, with, products);
 
         const float32x4_t scales = T::scales(x);
-#    pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
+        UNROLLED_FOR (int n = 0; n < N; ++n) {
             sums[0][n] = few_rows_add_product(T::IS_FUSED, sums[0][n], vcvtq_f32_s32(products[n]),
                                               vmulq_n_f32(scales, few_rows_half(y[n][b].d)));
         }
@@ -146,8 +137,7 @@ struct few_rows_q8_0_4 {
     static constexpr bool IS_FUSED = true;
 
     static void values(const block & x, int8x16_t (&to)[8]) {
-#    pragma GCC unroll 8
-        for (int v = 0; v < 8; ++v) {
+        UNROLLED_FOR (int v = 0; v < 8; ++v) {
             to[v] = vld1q_s8(x.qs + 16 * v);
         }
     }
@@ -157,12 +147,15 @@ struct few_rows_q8_0_4 {
 
 // 4 bits, which are places in a table
 template <class BLOCK, const int8_t (&TABLE)[16]> struct few_rows_nibbles_4 {
-    using block = BLOCK;
+    using block                    = BLOCK;
+    static constexpr int  BYTES    = 4;
+    static constexpr bool IS_FUSED = FEW_ROWS_MLA_IS_FUSED;
+
+    static float32x4_t scales(const block & x) { return few_rows_halves(x.d); }
 
     static void values(const block & x, int8x16_t (&to)[8]) {
         const int8x16_t table = vld1q_s8(TABLE);
-#    pragma GCC unroll 4
-        for (int v = 0; v < 4; ++v) {
+        UNROLLED_FOR (int v = 0; v < 4; ++v) {
             const uint8x16_t packed = vld1q_u8((const uint8_t *) x.qs + 16 * v);
             to[v]                   = vqtbl1q_s8(table, packed & 0x0f);
             to[v + 4]               = vqtbl1q_s8(table, packed >> 4);
@@ -177,8 +170,7 @@ struct few_rows_q4_0_4 {
     static constexpr bool IS_FUSED = true;
 
     static void values(const block & x, int8x16_t (&to)[8]) {
-#    pragma GCC unroll 4
-        for (int v = 0; v < 4; ++v) {
+        UNROLLED_FOR (int v = 0; v < 4; ++v) {
             const uint8x16_t packed = vld1q_u8((const uint8_t *) x.qs + 16 * v);
             to[v]                   = vreinterpretq_s8_u8(packed << 4);
             to[v + 4]               = vreinterpretq_s8_u8(packed & 0xf0);
@@ -188,17 +180,7 @@ struct few_rows_q4_0_4 {
     static float32x4_t scales(const block & x) { return few_rows_halves(x.d) * 0.0625f; }
 };
 
-struct few_rows_iq4_nl_4 : few_rows_nibbles_4<block_iq4_nlx4, FEW_ROWS_IQ4> {
-    static constexpr int  BYTES    = 4;
-    static constexpr bool IS_FUSED = FEW_ROWS_MLA_IS_FUSED;
-
-    static float32x4_t scales(const block & x) { return few_rows_halves(x.d); }
-};
-
 struct few_rows_mxfp4_4 : few_rows_nibbles_4<block_mxfp4x4, FEW_ROWS_MXFP4> {
-    static constexpr int  BYTES    = 4;
-    static constexpr bool IS_FUSED = FEW_ROWS_MLA_IS_FUSED;
-
     static float32x4_t scales(const block & x) {
         const float of_4[4] = { few_rows_power(x.e[0]), few_rows_power(x.e[1]), few_rows_power(x.e[2]),
                                 few_rows_power(x.e[3]) };
@@ -222,16 +204,15 @@ struct few_rows_8 {
     // n bits of each byte of four matrix rows
     template <int V>
     [[gnu::always_inline]] static void bits(const uint8_t * from, int part, uint8_t first, int n, uint8x16_t (&to)[V]) {
-#    pragma GCC                        unroll 8
-        for (int v = 0; v < V; ++v) {
+        UNROLLED_FOR (int v = 0; v < V; ++v) {
             to[v] = few_rows_bits(vld1q_u8(from + few_rows_place<ROWS, BYTES>(v, part)), first, n);
         }
     }
 
     // The product with N rows: activations from the given place of block b on
     template <int V, int N>
-    [[gnu::always_inline]] static void multiply(const int8x16_t (&x)[V], const block_q8_K * const (&y)[N], int64_t b,
-                                                int place, int32x4_t (&products)[N]) {
+    [[gnu::always_inline]] static void multiply(const int8x16_t (&x)[V], const few_rows_inputs<block_q8_K, N> & y,
+                                                int64_t b, int place, int32x4_t (&products)[N]) {
         const int8_t * with[N];
         for (int n = 0; n < N; ++n) {
             with[n] = y[n][b].qs + place;
@@ -248,15 +229,14 @@ template <class T> struct few_rows_k4_8 : few_rows_8 {
     [[gnu::always_inline]] static int32x4_t offset_before(int end, const few_rows_k4_scales * groups, int part,
                                                           const int16_t * y_sums) {
         int32x4_t offset = vdupq_n_s32(0);
-#    pragma GCC unroll 8
-        for (int g = end - T::N_OFFSETS; g < end; ++g) {
+        UNROLLED_FOR (int g = end - T::N_OFFSETS; g < end; ++g) {
             offset = vmlal_n_s16(offset, vld1_s16(groups[g].mins + 4 * part), y_sums[g]);
         }
         return offset;
     }
 
     template <int N>
-    static void add(float32x4_t (&sums)[2][N], const block & x, const block_q8_K * const (&y)[N], int64_t b) {
+    static void add(float32x4_t (&sums)[2][N], const block & x, const few_rows_inputs<block_q8_K, N> & y, int64_t b) {
         few_rows_k4_scales groups[QK_K / 32];
         for (int k = 0; k < QK_K / 32; ++k) {
             groups[k] = few_rows_k4_scales(x.scales + 12 * k);
@@ -272,21 +252,18 @@ template <class T> struct few_rows_k4_8 : few_rows_8 {
             std::copy_n(sums[part], N, of_part);
             const auto add_two_groups = [&](int k) __attribute__((always_inline)) {
                 int32x4_t of_both[N] = {};
-#    pragma GCC unroll 2
-                for (int h = 0; h < 2; ++h) {
+                UNROLLED_FOR (int h = 0; h < 2; ++h) {
                     uint8x16_t packed[8];
                     int8x16_t  values[8];
                     int32x4_t  products[N];
                     T::values(x, k, h, part, packed);
-#    pragma GCC unroll 8
-                    for (int v = 0; v < 8; ++v) {
+                    UNROLLED_FOR (int v = 0; v < 8; ++v) {
                         values[v] = vreinterpretq_s8_u8(packed[v]);
                     }
                     multiply(values, y, b, 32 * (k + h), products);
 
                     const int32x4_t scales = extend(groups[k + h].scales + 4 * part);
-#    pragma GCC unroll 8
-                    for (int n = 0; n < N; ++n) {
+                    UNROLLED_FOR (int n = 0; n < N; ++n) {
                         of_both[n] = vmlaq_s32(of_both[n], products[n], scales);
                         // with 4 bytes in turn, llama.cpp has one sum of floats for two groups
                         if (BYTES == 8 || h == 1) {
@@ -296,16 +273,14 @@ template <class T> struct few_rows_k4_8 : few_rows_8 {
                     }
                 }
                 if ((k + 2) % T::N_OFFSETS == 0) {
-#    pragma GCC unroll 8
-                    for (int n = 0; n < N; ++n) {
+                    UNROLLED_FOR (int n = 0; n < N; ++n) {
                         const int32x4_t offset = offset_before(k + 2, groups, part, y_sums[n]);
                         of_part[n] = few_rows_mla(of_part[n], vcvtq_f32_s32(offset), vmulq_n_f32(min_d, y[n][b].d));
                     }
                 }
             };
             if constexpr (N == 1) { // more do not fit into the registers then
-#    pragma GCC unroll 4
-                for (int k = 0; k < QK_K / 32; k += 2) {
+                UNROLLED_FOR (int k = 0; k < QK_K / 32; k += 2) {
                     add_two_groups(k);
                 }
             } else {
@@ -335,8 +310,7 @@ struct few_rows_q5_K_8 {
         uint8x16_t high[8];
         few_rows_8::bits(x.qs + 128 * k, part, 4 * h, 4, to);
         few_rows_8::bits(x.qh, part, k + h, 1, high);
-#    pragma GCC unroll 8
-        for (int v = 0; v < 8; ++v) {
+        UNROLLED_FOR (int v = 0; v < 8; ++v) {
             to[v] = vsliq_n_u8(to[v], high[v], 4);
         }
     }
@@ -347,34 +321,30 @@ struct few_rows_q6_K_8 : few_rows_8 {
     using block = block_q6_Kx8;
 
     template <int N>
-    static void add(float32x4_t (&sums)[2][N], const block & x, const block_q8_K * const (&y)[N], int64_t b) {
+    static void add(float32x4_t (&sums)[2][N], const block & x, const few_rows_inputs<block_q8_K, N> & y, int64_t b) {
         for (int part = 0; part < 2; ++part) {
             int32x4_t products[N] = {};
             for (int half = 0; half < 2; ++half) {
-#    pragma GCC unroll 8
-                for (int k = 0; k < 8; ++k) {
+                UNROLLED_FOR (int k = 0; k < 8; ++k) {
                     uint8x16_t low[4];
                     uint8x16_t high[4];
                     int8x16_t  values[4];
                     bits(x.ql + 512 * half + k % 4 * 128, part, k / 4 * 4, 4, low);
                     bits(x.qh + 256 * half + k % 2 * 128, part, k / 2 * 2, 2, high);
-#    pragma GCC unroll 4
-                    for (int v = 0; v < 4; ++v) {
+                    UNROLLED_FOR (int v = 0; v < 4; ++v) {
                         values[v] = vreinterpretq_s8_u8(vsliq_n_u8(low[v], high[v], 4)) - 32;
                     }
                     int32x4_t of_group[N];
                     multiply(values, y, b, 128 * half + 16 * k, of_group);
 
                     const int32x4_t scales = extend(x.scales + 64 * half + 8 * k + 4 * part);
-#    pragma GCC unroll 8
-                    for (int n = 0; n < N; ++n) {
+                    UNROLLED_FOR (int n = 0; n < N; ++n) {
                         products[n] = vmlaq_s32(products[n], of_group[n], scales);
                     }
                 }
             }
             const float32x4_t d = few_rows_halves(x.d + 4 * part);
-#    pragma GCC unroll 8
-            for (int n = 0; n < N; ++n) {
+            UNROLLED_FOR (int n = 0; n < N; ++n) {
                 const float32x4_t product = vcvtq_f32_s32(products[n]);
                 const float32x4_t scale   = vmulq_n_f32(d, y[n][b].d);
                 // where llama.cpp has 8 bytes in turn, it multiplies halves of vectors, which no compiler fuses
@@ -386,27 +356,21 @@ struct few_rows_q6_K_8 : few_rows_8 {
 };
 
 inline few_rows_kernel few_rows_find_repacked(ggml_type type) {
-    switch (type) {
-        case GGML_TYPE_Q4_0:
-            if (ggml_cpu_get_sve_cnt() == 32) { // bytes of a vector: there 8 matrix rows may be side by side
-                return nullptr;
-            }
-            return FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_4_of_32<few_rows_q4_0_4>);
-        case GGML_TYPE_Q8_0:
-            return FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_4_of_32<few_rows_q8_0_4>);
-        case GGML_TYPE_IQ4_NL:
-            return FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_4_of_32<few_rows_iq4_nl_4>);
-        case GGML_TYPE_MXFP4:
-            return FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_4_of_32<few_rows_mxfp4_4>);
-        case GGML_TYPE_Q4_K:
-            return FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_k4_8<few_rows_q4_K_8>);
-        case GGML_TYPE_Q5_K:
-            return FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_k4_8<few_rows_q5_K_8>);
-        case GGML_TYPE_Q6_K:
-            return FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_q6_K_8);
-        default:
-            return nullptr;
+    if (type == GGML_TYPE_Q4_0 &&
+        ggml_cpu_get_sve_cnt() == 32) { // bytes of a vector: 8 matrix rows may be side by side
+        return nullptr;
     }
+    static constexpr few_rows_entry ENTRIES[] = {
+        { GGML_TYPE_Q4_0, FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_4_of_32<few_rows_q4_0_4>) },
+        { GGML_TYPE_Q8_0, FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_4_of_32<few_rows_q8_0_4>) },
+        { GGML_TYPE_IQ4_NL,
+          FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_4_of_32<few_rows_nibbles_4<block_iq4_nlx4, FEW_ROWS_IQ4>>) },
+        { GGML_TYPE_MXFP4, FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_4_of_32<few_rows_mxfp4_4>) },
+        { GGML_TYPE_Q4_K, FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_k4_8<few_rows_q4_K_8>) },
+        { GGML_TYPE_Q5_K, FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_k4_8<few_rows_q5_K_8>) },
+        { GGML_TYPE_Q6_K, FEW_ROWS_PRODUCT(few_rows_side_by_side, few_rows_q6_K_8) },
+    };
+    return few_rows_find(ENTRIES, type);
 }
 
 } // namespace

@@ -7,9 +7,82 @@
 // sums integers, whose order does not matter; floats are summed in its order. Products and sums are fused by name,
 // where compilers that optimize fuse them there. Where llama.cpp is compiled for SVE, its vec_dot has other orders.
 
-#include "cpu-few-rows-neon-vectors.h"
+#include "cpu-few-rows-task.h"
+
+#include <arm_neon.h>
 
 namespace {
+
+// --- vectors, whatever the type of weights ---
+
+inline float few_rows_half(const ggml_half & from) {
+    return few_rows_load<__fp16>(&from);
+}
+
+// half of 2^(e - 127), as the table of MXFP4 holds twice the values
+inline float few_rows_power(uint8_t e) {
+    const uint32_t bits = e < 2 ? 0x00200000u << e : (e - 1u) << 23;
+    return few_rows_load<float>(&bits);
+}
+
+// What compilers make of vmlaq in llama.cpp's sources, and of vmulq and vaddq: GCC fuses only the latter, clang the
+// former.
+#if defined(__clang__)
+constexpr bool FEW_ROWS_MLA_IS_FUSED = true;
+#else
+constexpr bool FEW_ROWS_MLA_IS_FUSED = false;
+#endif
+
+inline float32x4_t few_rows_add_product(bool fused, float32x4_t sum, float32x4_t x, float32x4_t y) {
+    return fused ? vfmaq_f32(sum, x, y) : vaddq_f32(sum, vmulq_f32(x, y));
+}
+
+inline float32x4_t few_rows_mla(float32x4_t sum, float32x4_t x, float32x4_t y) {
+    return few_rows_add_product(FEW_ROWS_MLA_IS_FUSED, sum, x, y);
+}
+
+// n bits of each byte
+[[gnu::always_inline]] inline uint8x16_t few_rows_bits(uint8x16_t bytes, uint8_t first, int n) {
+    const uint8x16_t shifted = first > 0 ? bytes >> first : bytes;
+    return first + n < 8 ? shifted & vdupq_n_u8((1 << n) - 1) : shifted;
+}
+
+// of 32 bytes
+[[gnu::always_inline]] inline uint8x16x2_t few_rows_bits(const uint8_t * from, uint8_t first, int n) {
+    return { { few_rows_bits(vld1q_u8(from), first, n), few_rows_bits(vld1q_u8(from + 16), first, n) } };
+}
+
+// the low halves of 16 bytes, then the high ones
+inline uint8x16x2_t few_rows_nibbles_of_16(const uint8_t * from) {
+    const uint8x16_t bytes = vld1q_u8(from);
+    return { { bytes & 0x0f, bytes >> 4 } };
+}
+
+inline uint8x16x2_t few_rows_join(uint8x16x2_t low_4, uint8x16x2_t high) {
+    return { { vsliq_n_u8(low_4.val[0], high.val[0], 4), vsliq_n_u8(low_4.val[1], high.val[1], 4) } };
+}
+
+inline int8x16x2_t few_rows_as_signed(uint8x16x2_t x) {
+    return { { vreinterpretq_s8_u8(x.val[0]), vreinterpretq_s8_u8(x.val[1]) } };
+}
+
+inline int8x16x2_t few_rows_subtract(uint8x16x2_t x, int8_t what) {
+    return { { vreinterpretq_s8_u8(x.val[0]) - what, vreinterpretq_s8_u8(x.val[1]) - what } };
+}
+
+inline int8x16x2_t few_rows_look_up(const int8_t * table, uint8x16x2_t places) {
+    const int8x16_t values = vld1q_s8(table);
+    return { { vqtbl1q_s8(values, places.val[0]), vqtbl1q_s8(values, places.val[1]) } };
+}
+
+// of 16 values, in 4 lanes
+inline int32x4_t few_rows_dot(int8x16_t x, const int8_t * y) {
+    return vdotq_s32(vdupq_n_s32(0), x, vld1q_s8(y));
+}
+
+inline int32x4_t few_rows_dot(int8x16x2_t x, const int8_t * y) {
+    return vdotq_s32(few_rows_dot(x.val[0], y), x.val[1], vld1q_s8(y + 16));
+}
 
 // --- blocks of 256 values, with activations in Q8_K ---
 //
@@ -18,10 +91,7 @@ namespace {
 //   add         of the product in integers
 
 template <class T, int N> void few_rows_of_256(const few_rows_task & task) {
-    const block_q8_K * y[N];
-    for (int n = 0; n < N; ++n) {
-        y[n] = (const block_q8_K *) task.in[n];
-    }
+    const few_rows_inputs<block_q8_K, N> y(task);
     for (int64_t i = task.begin; i < task.end; ++i) {
         const auto * x = (const typename T::block *) (task.matrix + i * task.stride);
 
@@ -30,29 +100,24 @@ template <class T, int N> void few_rows_of_256(const few_rows_task & task) {
             const T weights(x[b]);
 
             int32x4_t products[N] = {};
-#pragma GCC unroll 8
-            for (int k = 0; k < QK_K / 32; ++k) {
+            UNROLLED_FOR (int k = 0; k < QK_K / 32; ++k) {
                 const int8x16x2_t values = weights.values(k);
                 if constexpr (T::N_SCALES == 8) {
                     const int32x4_t scale = vdupq_n_s32(weights.scale(k));
-#pragma GCC unroll 8
-                    for (int n = 0; n < N; ++n) {
+                    UNROLLED_FOR (int n = 0; n < N; ++n) {
                         products[n] = vmlaq_s32(products[n], few_rows_dot(values, y[n][b].qs + 32 * k), scale);
                     }
                 } else {
-#pragma GCC unroll 2
-                    for (int h = 0; h < 2; ++h) {
+                    UNROLLED_FOR (int h = 0; h < 2; ++h) {
                         const int32x4_t scale = vdupq_n_s32(weights.scale(2 * k + h));
-#pragma GCC unroll 8
-                        for (int n = 0; n < N; ++n) {
+                        UNROLLED_FOR (int n = 0; n < N; ++n) {
                             products[n] = vmlaq_s32(products[n],
                                                     few_rows_dot(values.val[h], y[n][b].qs + 32 * k + 16 * h), scale);
                         }
                     }
                 }
             }
-#pragma GCC unroll 8
-            for (int n = 0; n < N; ++n) {
+            UNROLLED_FOR (int n = 0; n < N; ++n) {
                 sums[n] = weights.add(sums[n], vaddvq_s32(products[n]), y[n][b]);
             }
         }
@@ -139,6 +204,10 @@ template <class BLOCK, int N> struct few_rows_with_scales {
     const block & x;
 
     explicit few_rows_with_scales(const block & x) : x(x) {}
+
+    float add(float sum, int product, const block_q8_K & y) const {
+        return __builtin_fmaf(y.d * few_rows_half(x.d), product, sum);
+    }
 };
 
 struct few_rows_q6_K : few_rows_with_scales<block_q6_K, 16> {
@@ -151,10 +220,6 @@ struct few_rows_q6_K : few_rows_with_scales<block_q6_K, 16> {
     }
 
     int scale(int i) const { return x.scales[i]; }
-
-    float add(float sum, int product, const block_q8_K & y) const {
-        return __builtin_fmaf(few_rows_half(x.d) * y.d, product, sum);
-    }
 };
 
 struct few_rows_q2_K : few_rows_with_scales<block_q2_K, 16> {
@@ -195,10 +260,6 @@ struct few_rows_q3_K : few_rows_with_scales<block_q3_K, 16> {
     }
 
     int scale(int i) const { return scales[i] - 32; }
-
-    float add(float sum, int product, const block_q8_K & y) const {
-        return __builtin_fmaf(y.d * few_rows_half(x.d), product, sum);
-    }
 };
 
 struct few_rows_iq4_xs : few_rows_with_scales<block_iq4_xs, 8> {
@@ -211,35 +272,34 @@ struct few_rows_iq4_xs : few_rows_with_scales<block_iq4_xs, 8> {
         const int high = x.scales_h >> (2 * i) & 0x03;
         return (low | high << 4) - 32;
     }
-
-    float add(float sum, int product, const block_q8_K & y) const {
-        return __builtin_fmaf(few_rows_half(x.d) * y.d, product, sum);
-    }
 };
 
 // --- blocks of 32 values with a scale each, with activations in Q8_0 ---
 //
 //   values(x)   32 values
-//   scale(x)
 //   sums        of pairs of blocks
 //   add_last    of a block that has no other
+
+template <class BLOCK> float few_rows_scale(const BLOCK & x) {
+    return few_rows_half(x.d);
+}
+
+inline float few_rows_scale(const block_mxfp4 & x) {
+    return few_rows_power(x.e);
+}
 
 template <class T, int N> void few_rows_of_32(const few_rows_task & task) {
     const int64_t n_blocks = task.n_values / 32;
 
-    const block_q8_0 * y[N];
-    for (int n = 0; n < N; ++n) {
-        y[n] = (const block_q8_0 *) task.in[n];
-    }
+    const few_rows_inputs<block_q8_0, N> y(task);
     for (int64_t i = task.begin; i < task.end; ++i) {
         const auto * x = (const typename T::block *) (task.matrix + i * task.stride);
 
         typename T::sums sums[N];
         for (int64_t b = 0; b + 1 < n_blocks; b += 2) {
             const int8x16x2_t values[2] = { T::values(x[b]), T::values(x[b + 1]) };
-            const float       scales[2] = { T::scale(x[b]), T::scale(x[b + 1]) };
-#pragma GCC unroll 8
-            for (int n = 0; n < N; ++n) {
+            const float       scales[2] = { few_rows_scale(x[b]), few_rows_scale(x[b + 1]) };
+            UNROLLED_FOR (int n = 0; n < N; ++n) {
                 const block_q8_0 * with = y[n] + b;
                 sums[n].add(few_rows_dot(values[0], with[0].qs), scales[0] * few_rows_half(with[0].d),
                             few_rows_dot(values[1], with[1].qs), scales[1] * few_rows_half(with[1].d));
@@ -251,7 +311,7 @@ template <class T, int N> void few_rows_of_32(const few_rows_task & task) {
                 const auto & last    = x[n_blocks - 1];
                 const auto & with    = y[n][n_blocks - 1];
                 const int    product = vaddvq_s32(few_rows_dot(T::values(last), with.qs));
-                task.out[n][i]       = T::add_last(task.out[n][i], product, T::scale(last), few_rows_half(with.d));
+                task.out[n][i] = T::add_last(task.out[n][i], product, few_rows_scale(last), few_rows_half(with.d));
             }
         }
     }
@@ -293,16 +353,12 @@ struct few_rows_q8_0 : few_rows_in_lanes {
     using block = block_q8_0;
 
     static int8x16x2_t values(const block & x) { return { { vld1q_s8(x.qs), vld1q_s8(x.qs + 16) } }; }
-
-    static float scale(const block & x) { return few_rows_half(x.d); }
 };
 
 struct few_rows_q4_0 : few_rows_in_lanes {
     using block = block_q4_0;
 
     static int8x16x2_t values(const block & x) { return few_rows_subtract(few_rows_nibbles_of_16(x.qs), 8); }
-
-    static float scale(const block & x) { return few_rows_half(x.d); }
 
     static float add_last(float sum, int product, float x_scale, float y_scale) {
         return __builtin_fmaf(product * x_scale, y_scale, sum);
@@ -321,16 +377,12 @@ struct few_rows_q5_0 : few_rows_in_lanes {
         return few_rows_subtract(
             few_rows_join(few_rows_nibbles_of_16(x.qs), { { is_set.val[0] & 1, is_set.val[1] & 1 } }), 16);
     }
-
-    static float scale(const block & x) { return few_rows_half(x.d); }
 };
 
 struct few_rows_iq4_nl : few_rows_in_pairs {
     using block = block_iq4_nl;
 
     static int8x16x2_t values(const block & x) { return few_rows_look_up(FEW_ROWS_IQ4, few_rows_nibbles_of_16(x.qs)); }
-
-    static float scale(const block & x) { return few_rows_half(x.d); }
 };
 
 struct few_rows_mxfp4 : few_rows_in_pairs {
@@ -346,37 +398,23 @@ struct few_rows_mxfp4 : few_rows_in_pairs {
     static int8x16x2_t values(const block & x) {
         return few_rows_look_up(FEW_ROWS_MXFP4, few_rows_nibbles_of_16(x.qs));
     }
-
-    static float scale(const block & x) { return few_rows_power(x.e); }
 };
 
 inline few_rows_kernel few_rows_find_in_order(ggml_type type) {
-    switch (type) {
-        case GGML_TYPE_Q4_0:
-            return FEW_ROWS_PRODUCT(few_rows_of_32, few_rows_q4_0);
-        case GGML_TYPE_Q5_0:
-            return FEW_ROWS_PRODUCT(few_rows_of_32, few_rows_q5_0);
-        case GGML_TYPE_Q8_0:
-            return FEW_ROWS_PRODUCT(few_rows_of_32, few_rows_q8_0);
-        case GGML_TYPE_IQ4_NL:
-            return FEW_ROWS_PRODUCT(few_rows_of_32, few_rows_iq4_nl);
-        case GGML_TYPE_MXFP4:
-            return FEW_ROWS_PRODUCT(few_rows_of_32, few_rows_mxfp4);
-        case GGML_TYPE_Q2_K:
-            return FEW_ROWS_PRODUCT(few_rows_of_256, few_rows_q2_K);
-        case GGML_TYPE_Q3_K:
-            return FEW_ROWS_PRODUCT(few_rows_of_256, few_rows_q3_K);
-        case GGML_TYPE_Q4_K:
-            return FEW_ROWS_PRODUCT(few_rows_of_256, few_rows_q4_K);
-        case GGML_TYPE_Q5_K:
-            return FEW_ROWS_PRODUCT(few_rows_of_256, few_rows_q5_K);
-        case GGML_TYPE_Q6_K:
-            return FEW_ROWS_PRODUCT(few_rows_of_256, few_rows_q6_K);
-        case GGML_TYPE_IQ4_XS:
-            return FEW_ROWS_PRODUCT(few_rows_of_256, few_rows_iq4_xs);
-        default:
-            return nullptr;
-    }
+    static constexpr few_rows_entry ENTRIES[] = {
+        { GGML_TYPE_Q4_0, FEW_ROWS_PRODUCT(few_rows_of_32, few_rows_q4_0) },
+        { GGML_TYPE_Q5_0, FEW_ROWS_PRODUCT(few_rows_of_32, few_rows_q5_0) },
+        { GGML_TYPE_Q8_0, FEW_ROWS_PRODUCT(few_rows_of_32, few_rows_q8_0) },
+        { GGML_TYPE_IQ4_NL, FEW_ROWS_PRODUCT(few_rows_of_32, few_rows_iq4_nl) },
+        { GGML_TYPE_MXFP4, FEW_ROWS_PRODUCT(few_rows_of_32, few_rows_mxfp4) },
+        { GGML_TYPE_Q2_K, FEW_ROWS_PRODUCT(few_rows_of_256, few_rows_q2_K) },
+        { GGML_TYPE_Q3_K, FEW_ROWS_PRODUCT(few_rows_of_256, few_rows_q3_K) },
+        { GGML_TYPE_Q4_K, FEW_ROWS_PRODUCT(few_rows_of_256, few_rows_q4_K) },
+        { GGML_TYPE_Q5_K, FEW_ROWS_PRODUCT(few_rows_of_256, few_rows_q5_K) },
+        { GGML_TYPE_Q6_K, FEW_ROWS_PRODUCT(few_rows_of_256, few_rows_q6_K) },
+        { GGML_TYPE_IQ4_XS, FEW_ROWS_PRODUCT(few_rows_of_256, few_rows_iq4_xs) },
+    };
+    return few_rows_find(ENTRIES, type);
 }
 
 } // namespace

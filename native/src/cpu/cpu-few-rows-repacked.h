@@ -28,7 +28,7 @@ template <class V, class T> struct few_rows_8_of_256 {
     using sums                        = few_rows_8_sums;
     static constexpr int64_t N_VALUES = QK_K;
 
-    template <int N> static void add(sums * to, const block & x, const block_q8_K * const * y, int64_t b) {
+    template <int N> static void add(sums * to, const block & x, const few_rows_inputs<block_q8_K, N> & y, int64_t b) {
         typename V::ints products[N];
         __m256i          offsets[N];
         for (int n = 0; n < N; ++n) {
@@ -39,8 +39,7 @@ template <class V, class T> struct few_rows_8_of_256 {
 
         const __m256 d     = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.d));
         const __m256 min_d = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x.dmin));
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
+        UNROLLED_FOR (int n = 0; n < N; ++n) {
             to[n].add(V::add_neighbours(products[n]), offsets[n], d, min_d, y[n][b].d);
         }
     }
@@ -50,30 +49,25 @@ template <class V> struct few_rows_q4_K_8 {
     using block = block_q4_Kx8;
 
     template <int N>
-    static void add(typename V::ints * products, __m256i * offsets, const block & x, const block_q8_K * const * y,
-                    int64_t b) {
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) { // 64 values: two groups of 32, each with a scale and a minimum
+    static void add(typename V::ints * products, __m256i * offsets, const block & x,
+                    const few_rows_inputs<block_q8_K, N> & y, int64_t b) {
+        UNROLLED_FOR (int i = 0; i < 4; ++i) { // 64 values: two groups of 32, each with a scale and a minimum
             const __m256i bytes    = scales_and_mins(x.scales + 24 * i);
             const __m128i group[2] = { _mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1) };
 
             typename V::ints packed[4];
-#pragma GCC unroll 4
-            for (int k = 0; k < 4; ++k) {
+            UNROLLED_FOR (int k = 0; k < 4; ++k) {
                 packed[k] = V::load(x.qs + 256 * i + 64 * k);
             }
-#pragma GCC unroll 2
-            for (int g = 0; g < 2; ++g) {
+            UNROLLED_FOR (int g = 0; g < 2; ++g) {
                 const auto    scales = V::spread_8_scales(group[g]);
                 const __m256i mins   = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(group[g], group[g]));
 
                 typename V::ints values[4];
-#pragma GCC unroll 4
-                for (int k = 0; k < 4; ++k) {
+                UNROLLED_FOR (int k = 0; k < 4; ++k) {
                     values[k] = V::mask(V::left(packed[k], -4 * g), 0x0f);
                 }
-#pragma GCC unroll 8
-                for (int n = 0; n < N; ++n) {
+                UNROLLED_FOR (int n = 0; n < N; ++n) {
                     const block_q8_K & with = y[n][b];
 
                     products[n] = V::add(products[n], V::multiply_8_rows(values, with.qs + 64 * i + 32 * g, scales));
@@ -102,33 +96,28 @@ template <class V> struct few_rows_q2_K_8 {
     using block = block_q2_Kx8;
 
     template <int N>
-    static void add(typename V::ints * products, __m256i * offsets, const block & x, const block_q8_K * const * y,
-                    int64_t b) {
-#pragma GCC unroll 2
-        for (int i = 0; i < 2; ++i) { // 128 values: four pairs of groups of 16, each with a scale and a minimum
+    static void add(typename V::ints * products, __m256i * offsets, const block & x,
+                    const few_rows_inputs<block_q8_K, N> & y, int64_t b) {
+        UNROLLED_FOR (int i = 0; i < 2;
+                      ++i) { // 128 values: four pairs of groups of 16, each with a scale and a minimum
             typename V::ints packed[2][2];
-#pragma GCC unroll 4
-            for (int k = 0; k < 4; ++k) {
+            UNROLLED_FOR (int k = 0; k < 4; ++k) {
                 packed[k / 2][k % 2] = V::load(x.qs + 256 * i + 64 * k);
             }
-#pragma GCC unroll 4
-            for (int g = 0; g < 4; ++g) {
+            UNROLLED_FOR (int g = 0; g < 4; ++g) {
                 // for each row a byte of the first group and one of the second: the scale, and above it the minimum
                 const __m128i bytes = _mm_loadu_si128((const __m128i *) (x.scales + 64 * i + 16 * g));
                 const __m256i mins = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(0x0f)));
-#pragma GCC unroll 8
-                for (int n = 0; n < N; ++n) {
+                UNROLLED_FOR (int n = 0; n < N; ++n) {
                     offsets[n] = V::add_pairs(offsets[n], mins, y[n][b].bsums + 8 * i + 2 * g);
                 }
-#pragma GCC unroll 2
-                for (int k = 0; k < 2; ++k) {
+                UNROLLED_FOR (int k = 0; k < 2; ++k) {
                     const __m128i of_group = _mm_and_si128(_mm_srli_epi16(bytes, 8 * k), _mm_set1_epi16(0x0f));
                     const auto    scales   = V::spread_8_scales(_mm_packus_epi16(of_group, of_group));
 
                     const typename V::ints values[2] = { V::mask(V::left(packed[k][0], -2 * g), 0x03),
                                                          V::mask(V::left(packed[k][1], -2 * g), 0x03) };
-#pragma GCC unroll 8
-                    for (int n = 0; n < N; ++n) {
+                    UNROLLED_FOR (int n = 0; n < N; ++n) {
                         const int8_t * with = y[n][b].qs + 128 * i + 32 * g + 16 * k;
                         products[n]         = V::add(products[n], V::multiply_8_rows(values, with, scales));
                     }
@@ -150,17 +139,15 @@ template <class V, class T> struct few_rows_8_of_32 {
         __m256 totals() const { return sum; }
     };
 
-    template <int N> static void add(sums * to, const block & x, const block_q8_0 * const * y, int64_t b) {
+    template <int N> static void add(sums * to, const block & x, const few_rows_inputs<block_q8_0, N> & y, int64_t b) {
         typename V::ints values[4];
-#pragma GCC unroll 2
-        for (int k = 0; k < 2; ++k) {
+        UNROLLED_FOR (int k = 0; k < 2; ++k) {
             const auto packed = V::load(x.qs + 64 * k);
             values[k]         = V::look_up(T::VALUES, V::mask(packed, 0x0f));
             values[k + 2]     = V::look_up(T::VALUES, V::mask(V::left(packed, -4), 0x0f));
         }
         const __m256 d = T::scales(x);
-#pragma GCC unroll 8
-        for (int n = 0; n < N; ++n) {
+        UNROLLED_FOR (int n = 0; n < N; ++n) {
             const __m256i product = V::add_neighbours(V::multiply_8_rows_signed(values, y[n][b].qs));
             const __m256  scale   = _mm256_mul_ps(d, few_rows_halves(&y[n][b].d));
             to[n].sum             = _mm256_fmadd_ps(_mm256_cvtepi32_ps(product), scale, to[n].sum);
@@ -189,22 +176,16 @@ struct few_rows_mxfp4_8 {
 };
 
 template <class V> few_rows_kernel few_rows_find_repacked(ggml_type type) {
-    switch (type) {
-        case GGML_TYPE_Q2_K:
-            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_256<V, few_rows_q2_K_8<V>>);
-        case GGML_TYPE_Q4_K:
-            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_256<V, few_rows_q4_K_8<V>>);
-        case GGML_TYPE_Q4_0:
-            return FEW_ROWS_PRODUCT(few_rows_repacked,
-                                    few_rows_8_of_32<V, few_rows_nibbles_8<block_q4_0x8, FEW_ROWS_SIGNED_4>>);
-        case GGML_TYPE_IQ4_NL:
-            return FEW_ROWS_PRODUCT(few_rows_repacked,
-                                    few_rows_8_of_32<V, few_rows_nibbles_8<block_iq4_nlx8, FEW_ROWS_IQ4>>);
-        case GGML_TYPE_MXFP4:
-            return FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_32<V, few_rows_mxfp4_8>);
-        default:
-            return nullptr;
-    }
+    static constexpr few_rows_entry ENTRIES[] = {
+        { GGML_TYPE_Q2_K, FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_256<V, few_rows_q2_K_8<V>>) },
+        { GGML_TYPE_Q4_K, FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_256<V, few_rows_q4_K_8<V>>) },
+        { GGML_TYPE_Q4_0, FEW_ROWS_PRODUCT(few_rows_repacked,
+                                           few_rows_8_of_32<V, few_rows_nibbles_8<block_q4_0x8, FEW_ROWS_SIGNED_4>>) },
+        { GGML_TYPE_IQ4_NL,
+          FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_32<V, few_rows_nibbles_8<block_iq4_nlx8, FEW_ROWS_IQ4>>) },
+        { GGML_TYPE_MXFP4, FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_32<V, few_rows_mxfp4_8>) },
+    };
+    return few_rows_find(ENTRIES, type);
 }
 
 } // namespace

@@ -47,6 +47,9 @@ few_rows_kernel few_rows_kernel_halves(ggml_type type, int64_t n_values, int64_t
 // The one for this processor, of quantized weights
 few_rows_kernel few_rows_find_kernel(ggml_type type, bool repacked);
 
+// A loop whose arrays are in registers: it must be unrolled, by however many times it runs.
+#define UNROLLED_FOR _Pragma("GCC unroll 32") for
+
 // All of it is compiled once for each instruction set: the linker may not take a function of one for the other's.
 namespace {
 
@@ -60,6 +63,34 @@ template <class T> T few_rows_load(const void * from) {
 constexpr int8_t FEW_ROWS_SIGNED_4[16] = { 0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1 };
 constexpr int8_t FEW_ROWS_IQ4[16]      = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
 constexpr int8_t FEW_ROWS_MXFP4[16]    = { 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12 };
+
+// The rows of activations of a task, as blocks of their type
+template <class BLOCK, int N> struct few_rows_inputs {
+    const BLOCK * rows[N];
+
+    explicit few_rows_inputs(const few_rows_task & task) {
+        for (int n = 0; n < N; ++n) {
+            rows[n] = (const BLOCK *) task.in[n];
+        }
+    }
+
+    const BLOCK * operator[](int n) const { return rows[n]; }
+};
+
+// What a set of instructions has for a type
+struct few_rows_entry {
+    ggml_type       type;
+    few_rows_kernel kernel;
+};
+
+template <size_t N> few_rows_kernel few_rows_find(const few_rows_entry (&entries)[N], ggml_type type) {
+    for (const auto & entry : entries) {
+        if (entry.type == type) {
+            return entry.kernel;
+        }
+    }
+    return nullptr;
+}
 
 #define FEW_ROWS_PRODUCT(of_n, ...)                                                                 \
     [](const few_rows_task & task) {                                                                \

@@ -116,6 +116,8 @@ template <class BLOCK, bool SIGNED> struct few_rows_of_256 {
     const block & x;
 
     explicit few_rows_of_256(const block & x) : x(x) {}
+
+    void add(sums & to, __m256i product, const block_q8_K & y) const { to.add(product, y.d * few_rows_half(&x.d)); }
 };
 
 template <class V> struct few_rows_q6_K : few_rows_of_256<block_q6_K, false> {
@@ -180,8 +182,6 @@ template <class V> struct few_rows_q3_K : few_rows_of_256<block_q3_K, true> {
         const auto bit = V::mask(V::left(high, 2 - 2 * k), 0x04);
         return V::subtract_bytes(V::join(few_rows_2_bits<V>(x.qs, k), bit), 4);
     }
-
-    void add(sums & to, __m256i product, const block_q8_K & y) const { to.add(product, y.d * few_rows_half(&x.d)); }
 };
 
 template <class V> struct few_rows_iq4_xs : few_rows_of_256<block_iq4_xs, true> {
@@ -200,8 +200,6 @@ template <class V> struct few_rows_iq4_xs : few_rows_of_256<block_iq4_xs, true> 
     }
 
     auto values(int k) const { return V::look_up(FEW_ROWS_IQ4, V::nibbles_of_16_twice(x.qs + 32 * k)); }
-
-    void add(sums & to, __m256i product, const block_q8_K & y) const { to.add(product, few_rows_half(&x.d) * y.d); }
 };
 
 // --- blocks of 32 ---
@@ -234,28 +232,18 @@ struct few_rows_q5_0 {
 };
 
 template <class V> few_rows_kernel few_rows_find_in_order(ggml_type type) {
-    switch (type) {
-        case GGML_TYPE_Q4_0:
-            return FEW_ROWS_PRODUCT(few_rows_in_tiles, V, few_rows_q4_0);
-        case GGML_TYPE_Q5_0:
-            return FEW_ROWS_PRODUCT(few_rows_in_tiles, V, few_rows_q5_0);
-        case GGML_TYPE_Q8_0:
-            return FEW_ROWS_PRODUCT(few_rows_in_tiles, V, few_rows_q8_0);
-        case GGML_TYPE_Q2_K:
-            return FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q2_K<V>);
-        case GGML_TYPE_Q3_K:
-            return FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q3_K<V>);
-        case GGML_TYPE_Q4_K:
-            return FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q4_K<V>);
-        case GGML_TYPE_Q5_K:
-            return FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q5_K<V>);
-        case GGML_TYPE_Q6_K:
-            return FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q6_K<V>);
-        case GGML_TYPE_IQ4_XS:
-            return FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_iq4_xs<V>);
-        default:
-            return nullptr;
-    }
+    static constexpr few_rows_entry ENTRIES[] = {
+        { GGML_TYPE_Q4_0, FEW_ROWS_PRODUCT(few_rows_in_tiles, V, few_rows_q4_0) },
+        { GGML_TYPE_Q5_0, FEW_ROWS_PRODUCT(few_rows_in_tiles, V, few_rows_q5_0) },
+        { GGML_TYPE_Q8_0, FEW_ROWS_PRODUCT(few_rows_in_tiles, V, few_rows_q8_0) },
+        { GGML_TYPE_Q2_K, FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q2_K<V>) },
+        { GGML_TYPE_Q3_K, FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q3_K<V>) },
+        { GGML_TYPE_Q4_K, FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q4_K<V>) },
+        { GGML_TYPE_Q5_K, FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q5_K<V>) },
+        { GGML_TYPE_Q6_K, FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q6_K<V>) },
+        { GGML_TYPE_IQ4_XS, FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_iq4_xs<V>) },
+    };
+    return few_rows_find(ENTRIES, type);
 }
 
 } // namespace
