@@ -12,12 +12,16 @@
 
 static thread_local char g_error[1024];
 
-pymtp_status pymtp_fail(pymtp_status status, const char * format, ...) {
+void pymtp_set_error(const char * why) {
+    snprintf(g_error, sizeof(g_error), "%s", why);
+}
+
+void pymtp_fail(pymtp_status status, const char * format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(g_error, sizeof(g_error), format, args);
     va_end(args);
-    return status;
+    throw pymtp_failure{ status };
 }
 
 void pymtp_refuse(const char * format, ...) {
@@ -25,7 +29,7 @@ void pymtp_refuse(const char * format, ...) {
     va_start(args, format);
     vsnprintf(g_error, sizeof(g_error), format, args);
     va_end(args);
-    throw pymtp_refused();
+    throw pymtp_failure{ PYMTP_INVALID };
 }
 
 const char * pymtp_error_message(void) {
@@ -96,20 +100,19 @@ std::shared_ptr<pymtp_place> pymtp_find_handle(const void * handle, const void *
 }
 
 void pymtp_free(void * handle) {
-    pymtp_guard([&]() -> int32_t {
+    pymtp_guard([&] {
         auto &                       table = handle_table::all();
         std::shared_ptr<pymtp_place> freed;
         {
             const std::lock_guard<std::mutex> lock(table.mutex);
             const auto                        found = table.places.find((uintptr_t) handle);
             if (found == table.places.end()) {
-                return PYMTP_OK;
+                return;
             }
             freed = found->second;
             table.places.erase(found);
         }
         const std::lock_guard<std::recursive_mutex> lock(freed->mutex);
         freed->object.reset();
-        return PYMTP_OK;
     });
 }

@@ -4,7 +4,7 @@
 // no two threads are in one handle at a time. Knows statuses and messages; no session.
 //
 //     int32_t pymtp_thing_do(pymtp_thing * thing, int32_t n, const int32_t * token) {
-//         return pymtp_guard(thing, [&](pymtp_thing & self) -> int32_t {
+//         return pymtp_guard(thing, [&](pymtp_thing & self) {
 //             pymtp_need_array(token, n, N_MAX, "tokens");
 //             ...
 //
@@ -21,10 +21,13 @@
 #include <new>
 #include <type_traits>
 
-// thrown where arguments do not fit; the message is set
-struct pymtp_refused {};
+// Thrown where an entry fails; the message is set.
+struct pymtp_failure {
+    pymtp_status status;
+};
 
-// Ends an entry with PYMTP_INVALID and this message.
+// Ends an entry with this status, or with PYMTP_INVALID, and this message.
+[[noreturn]] void pymtp_fail(pymtp_status status, const char * format, ...);
 [[noreturn]] void pymtp_refuse(const char * format, ...);
 
 template <typename... A> void pymtp_refuse_if(bool is_wrong, const char * format, A... arguments) {
@@ -33,39 +36,39 @@ template <typename... A> void pymtp_refuse_if(bool is_wrong, const char * format
     }
 }
 
-// Remembers why, for pymtp_error_message, and returns the status. Takes no memory.
-pymtp_status pymtp_fail(pymtp_status status, const char * format, ...);
+// Remembers why, for pymtp_error_message. Takes no memory.
+void pymtp_set_error(const char * why);
 
-// the current exception, as a failure
-inline pymtp_status pymtp_fail_thrown() noexcept {
+// the current exception, as a status and a message
+inline pymtp_status pymtp_status_thrown() noexcept {
+    const auto fails = [](pymtp_status status, const char * why) {
+        pymtp_set_error(why);
+        return status;
+    };
     try {
         throw;
-    } catch (const pymtp_refused &) {
-        return PYMTP_INVALID; // it has its message
+    } catch (const pymtp_failure & failure) {
+        return failure.status; // it has its message
     } catch (const std::bad_alloc &) {
-        return pymtp_fail(PYMTP_FAILED, "the memory has run out");
+        return fails(PYMTP_FAILED, "the memory has run out");
     } catch (const grammar_error & err) {
-        return pymtp_fail(PYMTP_INVALID, "%s", err.what());
+        return fails(PYMTP_INVALID, err.what());
     } catch (const mtp_rpc_error & err) {
-        return pymtp_fail(PYMTP_LOST, "%s", err.what());
+        return fails(PYMTP_LOST, err.what());
     } catch (const std::exception & err) {
-        return pymtp_fail(PYMTP_FAILED, "%s", err.what());
+        return fails(PYMTP_FAILED, err.what());
     } catch (...) {
-        return pymtp_fail(PYMTP_FAILED, "unknown exception");
+        return fails(PYMTP_FAILED, "unknown exception");
     }
 }
 
-// Runs an entry that returns a status, or nothing where only exceptions say that it failed.
+// Runs an entry that returns a status.
 template <typename F> int32_t pymtp_guard(F && entry) noexcept {
     try {
-        if constexpr (std::is_void_v<std::invoke_result_t<F>>) {
-            entry();
-            return PYMTP_OK;
-        } else {
-            return entry();
-        }
+        entry();
+        return PYMTP_OK;
     } catch (...) {
-        return pymtp_fail_thrown();
+        return pymtp_status_thrown();
     }
 }
 
@@ -74,7 +77,7 @@ template <typename F> auto pymtp_guard_or(std::invoke_result_t<F> fallback, F &&
     try {
         return entry();
     } catch (...) {
-        pymtp_fail_thrown();
+        pymtp_status_thrown();
         return fallback;
     }
 }
@@ -121,7 +124,7 @@ template <typename T> class pymtp_hold {
 template <typename T, typename F> int32_t pymtp_guard(const T * handle, F && entry) noexcept {
     return pymtp_guard([&] {
         const pymtp_hold<T> held(handle);
-        return entry(*held);
+        entry(*held);
     });
 }
 
@@ -133,9 +136,8 @@ template <typename R, typename T, typename F> R pymtp_guard_or(R fallback, const
 }
 
 // for an entry that makes a handle: it is NULL unless the entry succeeds
-template <typename T> int32_t pymtp_give(T ** out, std::unique_ptr<T> object) {
+template <typename T> void pymtp_give(T ** out, std::unique_ptr<T> object) {
     *out = (T *) pymtp_add_handle(std::move(object), &T::what);
-    return PYMTP_OK;
 }
 
 // Refuses NULL, where an entry writes or reads something.
@@ -172,10 +174,18 @@ template <typename F> pymtp_reason pymtp_thrown(F && function) noexcept {
     try {
         function();
     } catch (...) {
-        reason.status = pymtp_fail_thrown();
+        reason.status = pymtp_status_thrown();
         snprintf(reason.text, sizeof(reason.text), "%s", pymtp_error_message());
     }
     return reason;
+}
+
+// Whatever the function throws is a failure of this status. format: of the message, with a %s for what was thrown
+template <typename F> void pymtp_fails_as(pymtp_status status, const char * format, F && function) {
+    const pymtp_reason why = pymtp_thrown(function);
+    if (!why.empty()) {
+        pymtp_fail(status, format, why.text);
+    }
 }
 
 // llama.cpp's asserts, which end the process, as exceptions: while one of these lives, a failed assert of its thread

@@ -31,8 +31,7 @@ int32_t pymtp_adapter_load(llama_model * model, const char * path, llama_adapter
         if (!loaded) {
             refuse_unloaded();
         }
-        const auto wrong = pymtp_thrown([&] { mtp_adapter_check(*loaded); });
-        pymtp_refuse_if(!wrong.empty(), "%s", wrong.text);
+        pymtp_fails_as(PYMTP_INVALID, "%s", [&] { mtp_adapter_check(*loaded); });
         *adapter = loaded.release();
     });
 }

@@ -180,9 +180,8 @@ int32_t pymtp_check_operation(ggml_backend_dev_t device, int32_t type, int32_t i
 }
 
 int32_t pymtp_allow_kernels(ggml_backend_dev_t device, int32_t allowed) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(device, "the device");
         mtp_allow_kernels(device, allowed != 0);
-        return PYMTP_OK;
     });
 }

@@ -9,7 +9,7 @@
 
 int32_t pymtp_distribution_init(int32_t n, const int32_t * token, const double * prob,
                                 pymtp_distribution ** distribution) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(distribution, "the distribution") = nullptr;
         pymtp_need_array(token, n, PYMTP_VOCAB_MAX, "tokens");
         pymtp_need_array(prob, n, PYMTP_VOCAB_MAX, "probabilities");
@@ -17,7 +17,7 @@ int32_t pymtp_distribution_init(int32_t n, const int32_t * token, const double *
         auto made    = std::make_unique<pymtp_distribution>();
         made->tokens = { token, token + n };
         made->probs  = { prob, prob + n };
-        return pymtp_give(distribution, std::move(made));
+        pymtp_give(distribution, std::move(made));
     });
 }
 

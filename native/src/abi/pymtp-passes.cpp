@@ -71,31 +71,30 @@ static std::vector<mtp_row> need_draft(const pymtp_session & session, int32_t st
     return rows;
 }
 
-// the status of a pass that has failed
-static pymtp_status status_of(const pymtp_reason & why) {
-    return why.status == PYMTP_LOST ? PYMTP_LOST : PYMTP_FAILED;
+// what: of which nobody has said why it failed
+[[noreturn]] static void fail_pass(const pymtp_reason & why, const char * what) {
+    pymtp_fail(why.status == PYMTP_LOST ? PYMTP_LOST : PYMTP_FAILED, "%s", why.empty() ? what : why.text);
 }
 
 // Runs a draft on its rows. If it fails, the cells that it took are given back.
-template <typename F>
-static pymtp_status run_draft(pymtp_session & session, const std::vector<mtp_row> & rows, F draft) {
+template <typename F> static void run_draft(pymtp_session & session, const std::vector<mtp_row> & rows, F draft) {
     for (const auto & row : rows) {
         session.padder->drop(row.seq);
     }
     pymtp_status status = PYMTP_FAILED;
     const auto   why    = pymtp_thrown([&] { status = draft(); });
     if (status == PYMTP_OK) {
-        return PYMTP_OK;
+        return;
     }
     session.mtp->heads.forget_draft(rows);
     if (status == PYMTP_FULL) {
-        return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session.ctx));
+        pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session.ctx));
     }
-    return pymtp_fail(status_of(why), "%s", why.empty() ? "the backend failed in a pass of the MTP heads" : why.text);
+    fail_pass(why, "the backend failed in a pass of the MTP heads");
 }
 
-pymtp_status pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> & rows,
-                            const std::function<int32_t()> & decode) {
+void pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> & rows,
+                    const std::function<int32_t()> & decode) {
     forget_outputs(session);
 
     int32_t    res = -1;
@@ -106,35 +105,31 @@ pymtp_status pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> 
             for (auto row = rows.rbegin(); row != rows.rend() && !session.last_pass.empty(); ++row) {
                 session.last_pass[row->seq] = row->pos;
             }
-            return PYMTP_OK;
+            return;
         case 1:
-            return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for %zu more", llama_n_ctx(session.ctx),
-                              rows.size());
+            pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for %zu more", llama_n_ctx(session.ctx),
+                       rows.size());
         default:
             // earlier ubatches of the batch may have gone through: leave nothing of it
             for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
-                pymtp_truncate(session, row->seq, session.last_pass.empty() ? row->pos : 0);
+                pymtp_thrown([&] { pymtp_truncate(session, row->seq, session.last_pass.empty() ? row->pos : 0); });
             }
-            return pymtp_fail(status_of(why), "%s",
-                              why.empty() ? "the backend failed in a pass of the trunk" : why.text);
+            fail_pass(why, "the backend failed in a pass of the trunk");
     }
 }
 
-pymtp_status pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row> & rows, const uint8_t * flags) {
+void pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row> & rows, const uint8_t * flags) {
     const int32_t n_logits = std::count_if(rows.begin(), rows.end(), [](const mtp_row & row) { return row.output; });
-    if (n_logits > session.n_outputs_max) {
-        return pymtp_fail(PYMTP_INVALID, "%d rows with logits in a pass: at most %d are allowed", n_logits,
-                          session.n_outputs_max);
-    }
-    const pymtp_status status = pymtp_run_pass(session, rows, [&] { return session.padder->decode(rows, flags); });
-    session.n_logits          = status == PYMTP_OK ? n_logits : 0;
-    return status;
+    pymtp_refuse_if(n_logits > session.n_outputs_max, "%d rows with logits in a pass: at most %d are allowed", n_logits,
+                    session.n_outputs_max);
+    pymtp_run_pass(session, rows, [&] { return session.padder->decode(rows, flags); });
+    session.n_logits = n_logits;
 }
 
 // Before rows of several positions a sequence are decoded that may be drafts: keeps the state to come back to. Longer
 // runs of rows are prompts.
-static pymtp_status save_for_replay(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
-                                    const int32_t * seq, const uint8_t * flags) {
+static void save_for_replay(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
+                            const int32_t * seq, const uint8_t * flags) {
     for (int32_t begin = 0, end; begin < n_rows; begin = end) {
         end = std::find_if(seq + begin, seq + n_rows, [&](int32_t s) { return s != seq[begin]; }) - seq;
 
@@ -142,50 +137,46 @@ static pymtp_status save_for_replay(pymtp_session & session, int32_t n_rows, con
         if (end - begin > 1 && end - begin <= session.n_draft_max + 1 && pos[begin] > 0 &&
             !session.replay->save(session.ctx, seq[begin], pos[begin], { token + begin, token + end },
                                   { flags + begin, flags + end })) {
-            return pymtp_fail(PYMTP_FAILED, "llama.cpp could not save the state of sequence %d", seq[begin]);
+            pymtp_fail(PYMTP_FAILED, "llama.cpp could not save the state of sequence %d", seq[begin]);
         }
     }
-    return PYMTP_OK;
 }
 
 int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         const pymtp_timer timer = { self.t_trunk_us };
 
         need_rows(self, n_rows, llama_n_batch(self.ctx), token, pos, seq);
         need_tail(self, n_rows, pos, seq, flags);
-        const pymtp_status status = self.replay ? save_for_replay(self, n_rows, token, pos, seq, flags) : PYMTP_OK;
-        if (status != PYMTP_OK) {
-            return status;
+        if (self.replay) {
+            save_for_replay(self, n_rows, token, pos, seq, flags);
         }
         std::vector<mtp_row> rows;
         for (int32_t i = 0; i < n_rows; ++i) {
             rows.push_back({ token[i], pos[i], seq[i], (flags[i] & PYMTP_ROW_LOGITS) != 0 });
         }
-        return pymtp_run_decode(self, rows, flags);
+        pymtp_run_decode(self, rows, flags);
     });
 }
 
 int32_t pymtp_session_draft(pymtp_session * session, int32_t step, int32_t n_steps, int32_t n_rows,
                             const int32_t * token, const int32_t * pos, const int32_t * seq) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         const pymtp_timer timer = { self.t_head_us };
 
         pymtp_refuse_if(n_steps < 1 || n_steps > self.n_draft_max || step < 0 || step >= n_steps,
                         "step %d of a draft of %d: at most %d are allowed", step, n_steps, self.n_draft_max);
         const auto rows = need_draft(self, step, n_rows, token, pos, seq);
         forget_outputs(self);
-        const pymtp_status drafted = run_draft(self, rows, [&] { return self.mtp->draft(step, n_steps, rows); });
-
-        self.has_draft = drafted == PYMTP_OK;
-        return drafted;
+        run_draft(self, rows, [&] { return self.mtp->draft(step, n_steps, rows); });
+        self.has_draft = true;
     });
 }
 
 int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                                    const int32_t * seq, int32_t * n_steps, int32_t * drafts, float * probs) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         const pymtp_timer timer = { self.t_head_us };
 
         const int32_t n_asked = pymtp_need(n_steps, "the number of steps");
@@ -194,7 +185,7 @@ int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, cons
         const auto rows = need_draft(self, 0, n_rows, token, pos, seq);
         pymtp_need(drafts, "the drafts");
         forget_outputs(self);
-        return run_draft(self, rows, [&] { return self.mtp->draft_greedy(rows, n_steps, drafts, probs); });
+        run_draft(self, rows, [&] { return self.mtp->draft_greedy(rows, n_steps, drafts, probs); });
     });
 }
 
@@ -213,7 +204,7 @@ int32_t pymtp_session_n_logits(const pymtp_session * session, int32_t of_draft, 
 
 int32_t pymtp_session_logits(pymtp_session * session, int32_t of_draft, int32_t row, int32_t n_rows, int32_t n_columns,
                              float * logits) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         const int32_t n_left = self.n_rows_left(of_draft != 0);
         const int32_t n_size = row_size(self, of_draft != 0);
         pymtp_refuse_if(row < 0 || n_rows < 0 || n_rows > n_left || row > n_left - n_rows || n_columns != n_size,
@@ -221,14 +212,13 @@ int32_t pymtp_session_logits(pymtp_session * session, int32_t of_draft, int32_t 
                         n_left, n_size);
         pymtp_need_array(logits, n_rows, n_rows, "rows of logits");
         if (n_rows == 0) {
-            return PYMTP_OK;
+            return;
         }
         const float * found = of_draft ? self.mtp->draft_logits() : self.mtp->logits();
         if (!found) {
-            return pymtp_fail(PYMTP_FAILED, "the logits of the last pass cannot be fetched");
+            pymtp_fail(PYMTP_FAILED, "the logits of the last pass cannot be fetched");
         }
         std::copy_n(found + (size_t) row * n_columns, (size_t) n_rows * n_columns, logits);
-        return PYMTP_OK;
     });
 }
 

@@ -37,9 +37,9 @@ struct pymtp_rpc {
 };
 
 int32_t pymtp_rpc_connect(const char * endpoint, pymtp_rpc ** rpc) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(rpc, "the connection") = nullptr;
-        return pymtp_give(rpc, std::make_unique<pymtp_rpc>(need_endpoint(endpoint)));
+        pymtp_give(rpc, std::make_unique<pymtp_rpc>(need_endpoint(endpoint)));
     });
 }
 
@@ -60,7 +60,7 @@ int32_t pymtp_rpc_count(const char * endpoint, pymtp_rpc_counters * counters) {
 
 int32_t pymtp_rpc_serve(const char * endpoint, const char * cache_dir, int32_t n_threads, int32_t n_devices,
                         ggml_backend_device * const * device) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         need_endpoint(endpoint);
         pymtp_need_array(device, n_devices, N_DEVICES_MAX, "devices");
         pymtp_refuse_if(n_threads < 1 || n_threads > N_THREADS_MAX || n_devices == 0,
@@ -68,6 +68,6 @@ int32_t pymtp_rpc_serve(const char * endpoint, const char * cache_dir, int32_t n
         std::vector<ggml_backend_dev_t> devices(device, device + n_devices);
         rpc_function<void (*)(const char *, const char *, size_t, size_t, ggml_backend_dev_t *)>(
             "ggml_backend_rpc_start_server")(endpoint, cache_dir, n_threads, devices.size(), devices.data());
-        return pymtp_fail(PYMTP_FAILED, "cannot listen at %s", endpoint);
+        pymtp_fail(PYMTP_FAILED, "cannot listen at %s", endpoint);
     });
 }

@@ -31,7 +31,7 @@ static constexpr int32_t N_ROWS_MAX     = 1 << 20;
 
 int32_t pymtp_breakers_init(const llama_vocab * vocab, int32_t n, const char * const * text,
                             pymtp_breakers ** breakers) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(breakers, "the breakers") = nullptr;
         pymtp_need_array(text, n, N_BREAKERS_MAX, "breakers");
         pymtp_refuse_if(!vocab, "breakers need a vocabulary");
@@ -41,7 +41,7 @@ int32_t pymtp_breakers_init(const llama_vocab * vocab, int32_t n, const char * c
             texts.push_back(text[i]);
         }
         auto data = std::make_shared<const sampler_breakers>(vocab, texts);
-        return pymtp_give(breakers, std::unique_ptr<pymtp_breakers>(new pymtp_breakers{ std::move(data) }));
+        pymtp_give(breakers, std::unique_ptr<pymtp_breakers>(new pymtp_breakers{ std::move(data) }));
     });
 }
 
@@ -66,7 +66,7 @@ static void need_params(int32_t n_vocab, const llama_vocab * vocab, const pymtp_
 
 int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params * params,
                            const pymtp_breakers * breakers, pymtp_sampler ** sampler) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(sampler, "the sampler") = nullptr;
         pymtp_need(params, "the parameters");
 
@@ -75,7 +75,7 @@ int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pym
             data = pymtp_hold(breakers)->data;
         }
         need_params(n_vocab, vocab, *params, data.get());
-        return pymtp_give(sampler, std::make_unique<pymtp_sampler>(n_vocab, vocab, *params, std::move(data)));
+        pymtp_give(sampler, std::make_unique<pymtp_sampler>(n_vocab, vocab, *params, std::move(data)));
     });
 }
 
@@ -92,7 +92,7 @@ static void need_texts(const char * const * texts, int32_t n, const char * what)
 }
 
 int32_t pymtp_sampler_follow(pymtp_sampler * sampler, const pymtp_answer_rules * rules) {
-    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) {
         const auto & given = pymtp_need(rules, "the rules");
         pymtp_refuse_if(!self.vocab, "rules of an answer need a vocabulary");
         pymtp_need(given.prefill, "what the prompt has of the answer");
@@ -102,8 +102,7 @@ int32_t pymtp_sampler_follow(pymtp_sampler * sampler, const pymtp_answer_rules *
         if (given.grammar) {
             parse_grammar(self.vocab, given.grammar);
         }
-        const auto why = pymtp_thrown([&] { self.follow(given); });
-        return why.empty() ? PYMTP_OK : pymtp_fail(PYMTP_INVALID, "%s", why.text);
+        pymtp_fails_as(PYMTP_INVALID, "%s", [&] { self.follow(given); });
     });
 }
 
@@ -171,13 +170,11 @@ static void with_row_of_session(const pymtp_sampler & sampler, const pymtp_logit
     counters.t_sample_us += ggml_time_us() - counters.t_trunk_us - counters.t_head_us - begin;
 }
 
-// Calls a function with the row that the caller means; returns a status.
-template <typename F>
-static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
+// Calls a function with the row that the caller means.
+template <typename F> static void with_row(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
     try {
         if (logits.session) {
-            with_row_of_session(sampler, logits, function);
-            return PYMTP_OK;
+            return with_row_of_session(sampler, logits, function);
         }
         pymtp_refuse_if(logits.n_logits < 1 || logits.n_logits > sampler.n_vocab, "%d logits for a vocabulary of %d",
                         logits.n_logits, sampler.n_vocab);
@@ -189,50 +186,42 @@ static int32_t with_row(const pymtp_sampler & sampler, const pymtp_logits & logi
             mtp_candidates_select(logits.logits, logits.n_logits, n, ids, values);
         };
         function({ logits.n_logits, nullptr, all, highest });
-        return PYMTP_OK;
     } catch (const sampler_not_finite & err) {
-        return pymtp_fail(PYMTP_NOT_FINITE, "%s", err.what());
+        pymtp_fail(PYMTP_NOT_FINITE, "%s", err.what());
     } catch (const sampler_blocked & err) {
-        return pymtp_fail(PYMTP_BLOCKED, "%s", err.what());
+        pymtp_fail(PYMTP_BLOCKED, "%s", err.what());
     }
 }
 
 int32_t pymtp_sampler_apply(pymtp_sampler * sampler, const pymtp_logits * logits) {
-    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) {
         pymtp_need(logits, "the logits");
         pymtp_refuse_if(!self.chain.is_drawn(), "mirostat and adaptive-p have no distribution: they pick one token");
-        return with_row(self, *logits, [&](const sampler_row & row) {
-            logits->of_draft ? self.apply_draft(row) : self.apply_target(row);
-        });
+        with_row(self, *logits,
+                 [&](const sampler_row & row) { logits->of_draft ? self.apply_draft(row) : self.apply_target(row); });
     });
 }
 
 int32_t pymtp_sampler_sample(pymtp_sampler * sampler, const pymtp_logits * logits, int32_t n_rows,
                              const int32_t * draft, int32_t * n_tokens, int32_t * token) {
-    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) {
         int32_t & n = pymtp_need(n_tokens, "the number of tokens") = 0;
         pymtp_need_array(draft, n_rows, N_ROWS_MAX, "drafts");
         pymtp_need_array(token, n_rows, N_ROWS_MAX, "tokens");
         auto at = pymtp_need(logits, "the logits");
-
-        int32_t status = PYMTP_OK;
         for (; n < n_rows && (n == 0 || token[n - 1] == draft[n - 1]); ++n) {
-            status = with_row(self, at, [&](const sampler_row & row) { token[n] = self.sample(row); });
-            if (status != PYMTP_OK) {
-                break;
-            }
+            with_row(self, at, [&](const sampler_row & row) { token[n] = self.sample(row); });
             accept(self, token[n]);
             ++at.row;
             at.logits += at.session ? 0 : at.n_logits;
         }
-        return status;
     });
 }
 
 int32_t pymtp_sampler_result(const pymtp_sampler * sampler, pymtp_distribution ** distribution) {
-    return pymtp_guard(sampler, [&](pymtp_sampler & self) -> int32_t {
+    return pymtp_guard(sampler, [&](pymtp_sampler & self) {
         pymtp_need(distribution, "the distribution") = nullptr;
-        return pymtp_give(distribution, std::make_unique<pymtp_distribution>(self.result));
+        pymtp_give(distribution, std::make_unique<pymtp_distribution>(self.result));
     });
 }
 

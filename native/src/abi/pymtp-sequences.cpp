@@ -38,11 +38,9 @@ static void restore(pymtp_session & session, int32_t seq, const uint8_t * data, 
 
 // Drops the positions >= pos of a sequence whose memory cannot: goes back to where its last pass began, and decodes
 // the rows before pos again.
-static pymtp_status replay(pymtp_session & session, int32_t seq, int32_t pos) {
-    if (!session.replay || !session.replay->restore(session.ctx, seq, pos)) {
-        return pymtp_fail(PYMTP_INVALID, "the model's memory cannot drop the positions from %d of sequence %d", pos,
-                          seq);
-    }
+static void replay(pymtp_session & session, int32_t seq, int32_t pos) {
+    pymtp_refuse_if(!session.replay || !session.replay->restore(session.ctx, seq, pos),
+                    "the model's memory cannot drop the positions from %d of sequence %d", pos, seq);
 
     const auto & saved = session.replay->last(seq);
     session.mtp->heads.truncate(seq, saved.pos);
@@ -55,72 +53,58 @@ static pymtp_status replay(pymtp_session & session, int32_t seq, int32_t pos) {
         flags.push_back(saved.flags[i] & ~PYMTP_ROW_LOGITS);
     }
     session.replay->forget(seq);
-    if (rows.empty()) {
-        return PYMTP_OK;
+    if (!rows.empty()) {
+        ++session.mtp->counters.n_replays;
+        pymtp_run_decode(session, rows, flags.data());
     }
-    ++session.mtp->counters.n_replays;
-    return pymtp_run_decode(session, rows, flags.data());
 }
 
-pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos) {
+void pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos) {
     auto * memory = llama_get_memory(session.ctx);
     auto & images = session.mtp->images[seq];
-    if (!images.can_cut(pos)) {
-        return pymtp_fail(PYMTP_INVALID, "sequence %d cannot go back to position %d: it is in an image", seq, pos);
-    }
+    pymtp_refuse_if(!images.can_cut(pos), "sequence %d cannot go back to position %d: it is in an image", seq, pos);
     if (session.padder->has(seq)) {
         pos = std::min(pos, session.padder->end(seq));
     }
     if (pos > 0 && pos <= llama_memory_seq_pos_max(memory, seq)) {
         // a sliding-window cache has freed what is before its window
         const int32_t n_swa = llama_model_n_swa(llama_get_model(session.ctx));
-        if (n_swa > 0 && llama_memory_seq_pos_min(memory, seq) > std::max(0, pos - n_swa)) {
-            return pymtp_fail(PYMTP_INVALID, "sequence %d cannot go back to position %d: the window before it is gone",
-                              seq, pos);
-        }
+        pymtp_refuse_if(n_swa > 0 && llama_memory_seq_pos_min(memory, seq) > std::max(0, pos - n_swa),
+                        "sequence %d cannot go back to position %d: the window before it is gone", seq, pos);
     }
     // of the snapshots that recurrent states go back to, llama.cpp writes those after a row of the last pass
-    const bool is_tail = pos == 0 || pos > llama_memory_seq_pos_max(memory, seq);
-    if (!is_tail && !session.last_pass.empty() && pos <= session.last_pass[seq]) {
-        return replay(session, seq, pos);
-    }
-    if (!llama_memory_seq_rm(memory, seq, pos, -1)) {
+    const bool is_tail  = pos == 0 || pos > llama_memory_seq_pos_max(memory, seq);
+    const bool has_none = !is_tail && !session.last_pass.empty() && pos <= session.last_pass[seq];
+    if (has_none || !llama_memory_seq_rm(memory, seq, pos, -1)) {
         return replay(session, seq, pos);
     }
     session.mtp->heads.truncate(seq, pos);
     images.truncate(pos);
     session.padder->forget(seq);
-    return PYMTP_OK;
 }
 
 int32_t pymtp_session_truncate(pymtp_session * session, int32_t n, const int32_t * seq, const int32_t * pos) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         pymtp_need_array(seq, n, llama_n_seq_max(self.ctx), "sequences");
         pymtp_need_array(pos, n, llama_n_seq_max(self.ctx), "positions");
-        pymtp_status status = PYMTP_OK;
-        for (int32_t i = 0; i < n && status == PYMTP_OK; ++i) {
+        for (int32_t i = 0; i < n; ++i) {
             self.need_seq(seq[i]);
             pymtp_refuse_if(pos[i] < 0, "cannot truncate sequence %d at position %d", seq[i], pos[i]);
-            status = pymtp_truncate(self, seq[i], pos[i]);
+            pymtp_truncate(self, seq[i], pos[i]);
         }
-        return status;
     });
 }
 
 int32_t pymtp_session_copy(pymtp_session * session, int32_t from, int32_t to) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         self.need_seq(from);
         self.need_seq(to);
         pymtp_refuse_if(from == to, "cannot copy sequence %d to itself", from);
-        const pymtp_status status = pymtp_truncate(self, to, 0);
-        if (status != PYMTP_OK) {
-            return status;
-        }
+        pymtp_truncate(self, to, 0);
         forget_outputs(self);
         self.padder->drop(from);
         self.mtp->copy(from, to);
         stay_from_now_on(self, to);
-        return PYMTP_OK;
     });
 }
 
@@ -153,7 +137,7 @@ struct pymtp_state {
 };
 
 int32_t pymtp_session_save(pymtp_session * session, int32_t seq, pymtp_state ** state) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         pymtp_need(state, "the state") = nullptr;
         forget_outputs(self);
         if (seq == -1) {
@@ -162,7 +146,7 @@ int32_t pymtp_session_save(pymtp_session * session, int32_t seq, pymtp_state ** 
             self.need_seq(seq);
             self.padder->drop(seq);
         }
-        return pymtp_give(state, std::unique_ptr<pymtp_state>(new pymtp_state{ self.mtp->save_state(seq) }));
+        pymtp_give(state, std::unique_ptr<pymtp_state>(new pymtp_state{ self.mtp->save_state(seq) }));
     });
 }
 
@@ -174,7 +158,7 @@ const uint8_t * pymtp_state_data(const pymtp_state * state, size_t * size) {
 }
 
 int32_t pymtp_session_restore(pymtp_session * session, int32_t seq, const uint8_t * data, size_t size) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         pymtp_need_array(data, size > 0, 1, "bytes");
         std::vector<uint8_t> before; // of all sequences; a single one is empty if it fails
         if (seq == -1) {
@@ -182,21 +166,18 @@ int32_t pymtp_session_restore(pymtp_session * session, int32_t seq, const uint8_
             before = self.mtp->save_state();
         } else {
             self.need_seq(seq);
-            const pymtp_status status = pymtp_truncate(self, seq, 0);
-            if (status != PYMTP_OK) {
-                return status;
-            }
+            pymtp_truncate(self, seq, 0);
         }
         forget_outputs(self);
         const auto why = pymtp_thrown([&] { restore(self, seq, data, size, MTP_ORIGIN_OUTSIDE); });
         if (why.empty()) {
-            return PYMTP_OK;
+            return;
         }
         if (seq == -1) {
             restore(self, -1, before.data(), before.size(), MTP_ORIGIN_CONTEXT);
         } else {
-            pymtp_truncate(self, seq, 0);
+            pymtp_thrown([&] { pymtp_truncate(self, seq, 0); });
         }
-        return pymtp_fail(PYMTP_INVALID, "the saved state does not fit this session: %s", why.text);
+        pymtp_refuse("the saved state does not fit this session: %s", why.text);
     });
 }

@@ -77,14 +77,14 @@ inline void forget_outputs(pymtp_session & session) {
 }
 
 // Drops the positions >= pos of a sequence. Of recurrent states: goes back, or decodes again what is to stay.
-pymtp_status pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos);
+void pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos);
 
 // A pass of the trunk over rows, in which `decode` returns what llama_decode does. If it fails, nothing of them is left.
-pymtp_status pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> & rows,
-                            const std::function<int32_t()> & decode);
+void pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> & rows,
+                    const std::function<int32_t()> & decode);
 
 // Decodes checked rows. flags: [rows]. If it fails, nothing of them is left.
-pymtp_status pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row> & rows, const uint8_t * flags);
+void pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row> & rows, const uint8_t * flags);
 
 // adds the time until it goes out of scope
 struct pymtp_timer {

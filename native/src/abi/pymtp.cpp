@@ -151,27 +151,24 @@ static std::string moe_cache_problem(const llama_context_params & cparams, bool 
     return at == log.npos ? "" : reason_in(log, at);
 }
 
-static int32_t create_context(pymtp_session & session, llama_model & model, const llama_context_params & cparams) {
+static void create_context(pymtp_session & session, llama_model & model, const llama_context_params & cparams) {
     mtp_memory_check(model, cparams);
     const pymtp_catch_asserts asserts;
 
     session.ctx = llama_init_from_model(&model, cparams);
     if (!session.ctx && *asserts.failed()) {
-        return pymtp_fail(PYMTP_FAILED, "the model's file is damaged, llama.cpp refuses it (%s); download it again",
-                          asserts.failed());
+        pymtp_fail(PYMTP_FAILED, "the model's file is damaged, llama.cpp refuses it (%s); download it again",
+                   asserts.failed());
     }
     g_n_contexts += session.ctx != nullptr;
     const std::string log = session.ctx && cparams.moe_cache_size == 0 ? "" : pymtp_log_take();
     const std::string why = moe_cache_problem(cparams, session.ctx, log);
-    if (!why.empty()) {
-        return pymtp_fail(PYMTP_INVALID, "moe_cache_mib (--moe-cache-mib) is of no use here: %s", why.c_str());
-    }
+    pymtp_refuse_if(!why.empty(), "moe_cache_mib (--moe-cache-mib) is of no use here: %s", why.c_str());
     if (!session.ctx) {
         pymtp_check_lost(log.c_str());
-        return pymtp_fail(PYMTP_FAILED, "llama.cpp could not create a context of %u tokens%s%s; see -c, -ctk and -ctv",
-                          cparams.n_ctx, log.empty() ? "" : ": ", reason_in(log, log.find_last_not_of('\n')).c_str());
+        pymtp_fail(PYMTP_FAILED, "llama.cpp could not create a context of %u tokens%s%s; see -c, -ctk and -ctv",
+                   cparams.n_ctx, log.empty() ? "" : ": ", reason_in(log, log.find_last_not_of('\n')).c_str());
     }
-    return PYMTP_OK;
 }
 
 // the backend may be a file of its own
@@ -226,7 +223,7 @@ static void set_up(pymtp_session & session, const llama_model & model, const pym
 }
 
 int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * params, pymtp_session ** out) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(out, "the session") = nullptr;
         pymtp_need(model, "the model");
         pymtp_need(params, "the parameters");
@@ -235,13 +232,10 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         auto       session = std::make_unique<pymtp_session>();
         const auto cparams = context_params(*params);
 
-        const int32_t status = create_context(*session, *model, cparams);
-        if (status != PYMTP_OK) {
-            return status;
-        }
+        create_context(*session, *model, cparams);
         const pymtp_catch_asserts asserts;
         set_up(*session, *model, *params, cparams);
-        return pymtp_give(out, std::move(session));
+        pymtp_give(out, std::move(session));
     });
 }
 
@@ -340,7 +334,7 @@ static ggml_type need_matrix_type(const pymtp_session & session, int32_t type) {
 
 int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, const int32_t * token, int32_t type,
                                    const void * const * rows) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         const int32_t n_vocab = self.n_vocab();
         pymtp_refuse_if(n_tokens < 1 || n_tokens > n_vocab, "a draft vocabulary of %d tokens: 1 to %d are possible",
                         n_tokens, n_vocab);
@@ -349,7 +343,7 @@ int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, co
             forget_outputs(self);
             // repacked matrices keep rows in groups
             self.mtp->change_vocab().limit(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
-            return PYMTP_OK;
+            return;
         }
         need_draft_tokens(self, n_tokens, token);
         const auto of_heads = need_matrices(self, rows);
@@ -358,7 +352,6 @@ int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, co
         }
         forget_outputs(self);
         self.mtp->change_vocab().limit(std::vector<llama_token>(token, token + n_tokens), type, of_heads);
-        return PYMTP_OK;
     });
 }
 

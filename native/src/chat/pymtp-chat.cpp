@@ -208,7 +208,7 @@ static std::unique_ptr<pymtp_chat_parser> chat_parser_make(const common_chat_par
     return std::make_unique<pymtp_chat_parser>(std::move(made));
 }
 
-static int32_t give(const common_json & value, char ** json) {
+static void give(const common_json & value, char ** json) {
     const std::string text = value.dump_safe();
     auto * const      made = (char *) malloc(text.size() + 1);
     if (!made) {
@@ -216,14 +216,10 @@ static int32_t give(const common_json & value, char ** json) {
     }
     memcpy(made, text.c_str(), text.size() + 1);
     *json = made;
-    return PYMTP_OK;
 }
 
 void pymtp_json_free(char * json) {
-    pymtp_guard([&]() -> int32_t {
-        free(json);
-        return PYMTP_OK;
-    });
+    pymtp_guard([&] { free(json); });
 }
 
 // whether it names a template that llama.cpp has no Jinja for; of chatml it has
@@ -234,48 +230,46 @@ static bool is_name_of_code(const std::string & source) {
 }
 
 int32_t pymtp_chat_template_init(const llama_model * model, const char * source, pymtp_chat_template ** chat_template) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(chat_template, "the template") = nullptr;
         if (source && !*source) { // for llama.cpp, no source either
             source = nullptr;
         }
         const char * const text = source || !model ? source : llama_model_chat_template(model, nullptr);
-        if (!text) {
-            return pymtp_fail(PYMTP_INVALID, "there is no chat template");
-        }
+        pymtp_refuse_if(!text, "there is no chat template");
         const chat_limits limits(strlen(text));
 
         auto made      = std::make_unique<pymtp_chat_template>();
         made->is_jinja = !source || !is_name_of_code(source);
         if (source && made->is_jinja && !strchr(source, '{') && strcmp(source, "chatml") != 0) {
-            return pymtp_fail(PYMTP_INVALID, "llama.cpp has none of this name"); // else it would be the whole prompt
+            pymtp_refuse("llama.cpp has none of this name"); // else it would be the whole prompt
         }
         const auto why =
             pymtp_thrown([&] { made->templates = common_chat_templates_init(model, source ? source : ""); });
         if (!why.empty()) {
             // llama.cpp drops the reason on the way: lexer and parser throw it again
             jinja::parse_from_tokens(jinja::lexer().tokenize(text));
-            return pymtp_fail(PYMTP_INVALID, "%s", why.text);
+            pymtp_refuse("%s", why.text);
         }
         made->caps = common_chat_templates_get_caps(made->templates.get());
 
         bool & thinks = made->caps["supports_thinking"];
         thinks        = false;
         pymtp_thrown([&] { thinks = common_chat_templates_support_enable_thinking(made->templates.get()); });
-        return pymtp_give(chat_template, std::move(made));
+        pymtp_give(chat_template, std::move(made));
     });
 }
 
 int32_t pymtp_chat_template_caps(const pymtp_chat_template * chat_template, char ** json) {
     return pymtp_guard(chat_template, [&](pymtp_chat_template & self) {
         pymtp_need(json, "the JSON");
-        return give(common_json(self.caps), json);
+        give(common_json(self.caps), json);
     });
 }
 
 int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, const char * request,
                                    pymtp_chat_parser ** parser, char ** json) {
-    return pymtp_guard(chat_template, [&](pymtp_chat_template & self) -> int32_t {
+    return pymtp_guard(chat_template, [&](pymtp_chat_template & self) {
         pymtp_need(request, "the request");
         pymtp_need(parser, "the parser") = nullptr;
         pymtp_need(json, "the JSON");
@@ -283,20 +277,17 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
         const auto & caps = self.caps;
 
         common_chat_templates_inputs inputs;
-        const auto                   why = pymtp_thrown([&] {
+        pymtp_fails_as(PYMTP_INVALID, "%s", [&] {
             inputs = chat_request_read(common_json::parse(request), caps.at("supports_thinking"),
                                        caps.at("supports_parallel_tool_calls"));
         });
-        if (!why.empty()) {
-            return pymtp_fail(PYMTP_INVALID, "%s", why.text);
-        }
         inputs.use_jinja = self.is_jinja;
         limits.allow_messages(inputs.messages.size());
         const bool continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
         const auto prompt    = common_chat_templates_apply(self.templates.get(), inputs);
         auto       made      = chat_parser_make(prompt, continues);
         give(chat_prompt_write(prompt, continues), json);
-        return pymtp_give(parser, std::move(made));
+        pymtp_give(parser, std::move(made));
     });
 }
 
@@ -305,7 +296,7 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
 int32_t pymtp_chat_parser_init(const pymtp_chat_parser * parser, pymtp_chat_parser ** chat_parser) {
     return pymtp_guard(parser, [&](pymtp_chat_parser & self) {
         pymtp_need(chat_parser, "the parser") = nullptr;
-        return pymtp_give(chat_parser, std::make_unique<pymtp_chat_parser>(self.of));
+        pymtp_give(chat_parser, std::make_unique<pymtp_chat_parser>(self.of));
     });
 }
 
@@ -336,30 +327,27 @@ int32_t pymtp_chat_parser_push(pymtp_chat_parser * chat_parser, const char * tex
             }
             self.message = std::move(message);
         }
-        return give(deltas, json);
+        give(deltas, json);
     });
 }
 
 int32_t pymtp_chat_parser_message(const pymtp_chat_parser * chat_parser, char ** json) {
     return pymtp_guard(chat_parser, [&](pymtp_chat_parser & self) {
         pymtp_need(json, "the JSON");
-        return give(chat_message_write(self.message), json);
+        give(chat_message_write(self.message), json);
     });
 }
 
 // --- schemas
 
 int32_t pymtp_schema_to_grammar(const char * schema, char ** json) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(schema, "the schema");
         pymtp_need(json, "the JSON");
         const chat_limits limits(strlen(schema));
         std::string       grammar;
-        const auto        why = pymtp_thrown([&] { grammar = json_schema_to_grammar(common_json::parse(schema)); });
-        if (!why.empty()) {
-            return pymtp_fail(PYMTP_INVALID, "%s", why.text);
-        }
-        return give(common_json(grammar), json);
+        pymtp_fails_as(PYMTP_INVALID, "%s", [&] { grammar = json_schema_to_grammar(common_json::parse(schema)); });
+        give(common_json(grammar), json);
     });
 }
 

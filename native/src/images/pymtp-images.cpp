@@ -109,7 +109,7 @@ static void check_projector(const llama_model & model, const mtmd_context & ctx)
 
 int32_t pymtp_projector_load(const llama_model * model, const char * path, const pymtp_projector_params * params,
                              pymtp_projector ** projector) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(projector, "the projector") = nullptr;
         pymtp_need(model, "the model");
         pymtp_need(path, "the path");
@@ -136,7 +136,7 @@ int32_t pymtp_projector_load(const llama_model * model, const char * path, const
         auto res = std::make_unique<pymtp_projector>();
         res->ctx.reset(made, mtmd_free);
         check_projector(*model, *made);
-        return pymtp_give(projector, std::move(res));
+        pymtp_give(projector, std::move(res));
     });
 }
 
@@ -156,7 +156,7 @@ static mtmd::bitmap_ptr read_image(const uint8_t * data, size_t size) {
 }
 
 int32_t pymtp_image_load(const uint8_t * data, size_t size, pymtp_image ** image, int32_t * width, int32_t * height) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(image, "the image") = nullptr;
         pymtp_refuse_if(size > PYMTP_IMAGE_BYTES_MAX, "it has %zu bytes, at most %d are possible", size,
                         +PYMTP_IMAGE_BYTES_MAX);
@@ -166,13 +166,13 @@ int32_t pymtp_image_load(const uint8_t * data, size_t size, pymtp_image ** image
         res->bitmap                      = read_image(data, size);
         pymtp_need(width, "the width")   = mtmd_bitmap_get_nx(res->bitmap.get());
         pymtp_need(height, "the height") = mtmd_bitmap_get_ny(res->bitmap.get());
-        return pymtp_give(image, std::move(res));
+        pymtp_give(image, std::move(res));
     });
 }
 
 int32_t pymtp_media_init(pymtp_projector * projector, int32_t n_parts, const char * const * text,
                          const int32_t * length, pymtp_image * const * image, int32_t is_start, pymtp_media ** media) {
-    return pymtp_guard(projector, [&](pymtp_projector & self) -> int32_t {
+    return pymtp_guard(projector, [&](pymtp_projector & self) {
         pymtp_need(media, "the prompt") = nullptr;
         pymtp_need_array(text, n_parts, N_PARTS_MAX, "texts");
         pymtp_need_array(length, n_parts, N_PARTS_MAX, "lengths");
@@ -211,7 +211,7 @@ int32_t pymtp_media_init(pymtp_projector * projector, int32_t n_parts, const cha
             pymtp_refuse("an image cannot be prepared: %s",
                          why.empty() ? reason(asserts, "llama.cpp gave no reason").c_str() : why.text);
         }
-        return pymtp_give(media, std::move(res));
+        pymtp_give(media, std::move(res));
     });
 }
 
@@ -277,7 +277,7 @@ static std::vector<llama_pos> positions(const mtmd_input_chunk & image, llama_po
 
 int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * media, int32_t i, int32_t seq,
                                    int32_t pos, int32_t n_heads) {
-    return pymtp_guard(session, [&](pymtp_session & self) -> int32_t {
+    return pymtp_guard(session, [&](pymtp_session & self) {
         const pymtp_timer timer = { self.t_trunk_us };
 
         const pymtp_hold<pymtp_media> held(media);
@@ -289,14 +289,14 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
         self.padder->drop(seq);
         pymtp_refuse_if(pos != self.padder->end(seq), "an image at position %d of sequence %d, but %d is next", pos,
                         seq, self.padder->end(seq));
-        const auto full = [&] {
-            return pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for an image of %d rows",
-                              llama_n_ctx(self.ctx), n_rows);
+        const auto fail_full = [&] {
+            pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for an image of %d rows",
+                       llama_n_ctx(self.ctx), n_rows);
         };
         // before the first of its ubatches: recurrent states cannot go back to it
         self.mtp->heads.release_drafts();
         if (n_pos > self.n_ctx_seq - pos || mtp_memory_n_free(llama_get_memory(self.ctx), seq) < (uint32_t) n_rows) {
-            return full();
+            fail_full();
         }
         const auto & model = *llama_get_model(self.ctx);
 
@@ -307,15 +307,19 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
 
         const std::lock_guard<std::recursive_mutex> lock(encoding());
 
-        const pymtp_status status = pymtp_run_pass(self, { { 0, pos, seq, false } }, [&] {
-            const float * embd = encode(*held, image);
-            return self.mtp->decode_image({ seq, pos, n_pos, n_rows, n_heads }, embd,
-                                          positions(image, pos, model.hparams.n_pos_per_embd()));
-        });
-        if (status != PYMTP_FULL) {
-            return status;
+        try {
+            pymtp_run_pass(self, { { 0, pos, seq, false } }, [&] {
+                const float * embd = encode(*held, image);
+                return self.mtp->decode_image({ seq, pos, n_pos, n_rows, n_heads }, embd,
+                                              positions(image, pos, model.hparams.n_pos_per_embd()));
+            });
+        } catch (const pymtp_failure & failure) {
+            if (failure.status != PYMTP_FULL) {
+                throw;
+            }
+            // earlier ubatches may have gone through
+            pymtp_thrown([&] { pymtp_truncate(self, seq, self.last_pass.empty() ? pos : 0); });
+            fail_full();
         }
-        pymtp_truncate(self, seq, self.last_pass.empty() ? pos : 0); // earlier ubatches may have gone through
-        return full();
     });
 }

@@ -201,13 +201,13 @@ struct pymtp_lookup {
 // --- the C interface
 
 int32_t pymtp_lookup_init(int32_t n_max, int32_t n_min, pymtp_lookup ** lookup) {
-    return pymtp_guard([&]() -> int32_t {
+    return pymtp_guard([&] {
         pymtp_need(lookup, "the index") = nullptr;
         pymtp_refuse_if(n_max < 1 || n_max > PYMTP_LOOKUP_TOKENS_MAX,
                         "a lookup index of %d tokens: 1 to %d are possible", n_max, PYMTP_LOOKUP_TOKENS_MAX);
         pymtp_refuse_if(n_min < 1 || n_min > PYMTP_LOOKUP_MIN_MAX,
                         "matches of at least %d tokens: 1 to %d are possible", n_min, PYMTP_LOOKUP_MIN_MAX);
-        return pymtp_give(lookup, std::make_unique<pymtp_lookup>(n_max, n_min));
+        pymtp_give(lookup, std::make_unique<pymtp_lookup>(n_max, n_min));
     });
 }
 
