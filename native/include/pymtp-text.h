@@ -200,14 +200,11 @@ int32_t pymtp_sampler_follow(struct pymtp_sampler * sampler, const struct pymtp_
 // Whether it is a grammar, but for tokens that it names (<think>): whether there are such depends on the vocabulary.
 int32_t pymtp_grammar_check(const char * grammar);
 
-// Tokens that the text now has. Tentative tokens are dropped first.
+// Tokens that the text now has, if any. Tokens that were assumed are dropped first.
 int32_t pymtp_sampler_accept(struct pymtp_sampler * sampler, int32_t n_tokens, const int32_t * token);
 
-// A token that the text may get: what is applied from now on has it in its history.
+// A token that the text may get: what is applied from now on has it in its history, until some are accepted.
 int32_t pymtp_sampler_assume(struct pymtp_sampler * sampler, int32_t token);
-
-// Drops the tokens that were assumed.
-int32_t pymtp_sampler_forget(struct pymtp_sampler * sampler);
 
 // A row of logits: of the last decode (of_draft = 0) or draft step (1) of a session; or, with session = NULL, on the
 // host, [n_logits]. Rows that follow it are those of the same pass, or lie after it.
@@ -233,11 +230,10 @@ int32_t pymtp_sampler_sample(struct pymtp_sampler * sampler, const struct pymtp_
 // What the chain has left, in its order; the caller's to free.
 int32_t pymtp_sampler_result(const struct pymtp_sampler * sampler, struct pymtp_distribution ** distribution);
 
-// Candidates of a row that do for the chain, also for some time to come; 0: it looks at the whole row, or there is none.
-int32_t pymtp_sampler_n_candidates(const struct pymtp_sampler * sampler);
-
-// How often the chain was applied to candidates, and how often to the whole vocabulary.
-int32_t pymtp_sampler_counts(const struct pymtp_sampler * sampler, int64_t * n_pruned, int64_t * n_full);
+// Candidates of a row that do for the chain, also for some time to come; 0: it looks at the whole row. And how often it was
+// applied to candidates, and how often to the whole vocabulary.
+int32_t pymtp_sampler_counts(const struct pymtp_sampler * sampler, int32_t * n_candidates, int64_t * n_pruned,
+                             int64_t * n_full);
 
 //
 // chats: llama.cpp's own code renders the messages of a chat with a model's template, says what the answer may look
@@ -248,12 +244,10 @@ int32_t pymtp_sampler_counts(const struct pymtp_sampler * sampler, int64_t * n_p
 void pymtp_json_free(char * json);
 
 // A template, as Jinja; source = NULL: the model's own, and "chatml" stands for that one. model gives the tokens that
-// begin and end a text; NULL: there are none. PYMTP_INVALID if there is no template; PYMTP_FAILED if it is not Jinja.
+// begin and end a text; NULL: there are none. PYMTP_INVALID if there is no template; PYMTP_FAILED if it is not Jinja. What
+// comes out is what the template can do: an object of booleans, such as supports_thinking and supports_tools.
 int32_t pymtp_chat_template_init(const struct llama_model * model, const char * source,
-                                 struct pymtp_chat_template ** chat_template);
-
-// What the template can do: an object of booleans, such as supports_thinking and supports_tools.
-int32_t pymtp_chat_template_caps(const struct pymtp_chat_template * chat_template, char ** json);
+                                 struct pymtp_chat_template ** chat_template, char ** json);
 
 // Renders a chat. The request is an object with
 //   messages, tools                  as in OpenAI's chat completions

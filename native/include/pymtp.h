@@ -193,15 +193,14 @@ struct pymtp_session_info {
     // state.
     struct llama_context * context;
 
-    int32_t      memory;      // a pymtp_memory
-    const char * memory_note; // what is special about the session's memory, and what it costs; "": nothing
-    int32_t      is_async;    // a device computes the logits on its own: a decode returns before they are there
+    int32_t      memory;          // a pymtp_memory
+    const char * memory_note;     // what is special about the session's memory, and what it costs; "": nothing
+    int32_t      n_heads;         // that draft: at most one for each step
+    int32_t      is_async;        // a device computes the logits on its own: a decode returns before they are there
+    int64_t      n_compute_bytes; // that the compute buffers of its graphs take at present, on all devices together
 };
 
 int32_t pymtp_session_describe(const struct pymtp_session * session, struct pymtp_session_info * info);
-
-// Heads that draft: at most one for each step. -1 for an invalid handle.
-int32_t pymtp_session_n_heads(const struct pymtp_session * session);
 
 // The positions of sequences after the last that all of the first n_heads heads have seen. seq, end: [n]
 int32_t pymtp_session_seen_end(const struct pymtp_session * session, int32_t n_heads, int32_t n, const int32_t * seq,
@@ -313,9 +312,6 @@ const uint8_t * pymtp_state_data(const struct pymtp_state * state, size_t * size
 int32_t pymtp_session_restore(struct pymtp_session * session, int32_t seq, const uint8_t * data, size_t size);
 
 int32_t pymtp_session_counters(const struct pymtp_session * session, struct pymtp_counters * counters);
-
-// What the compute buffers of the session's graphs take at present, on all devices together.
-int64_t pymtp_session_compute_bytes(const struct pymtp_session * session);
 
 // Rows of weights in another type, by llama.cpp's quantisation without calibration data: rows is [n_rows] of n_per_row
 // numbers as ggml_type `from`, converted the same as `to`. PYMTP_INVALID for types that cannot be read or written, whose

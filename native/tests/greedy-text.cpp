@@ -30,8 +30,10 @@ struct writer {
 
     // Decodes tokens at `begin` and feeds the heads; the most likely token after each.
     tokens_t decode(const tokens_t & tokens, int32_t begin) {
-        const int32_t              n = tokens.size();
-        const std::vector<uint8_t> flags(n, PYMTP_ROW_LOGITS | pymtp_session_n_heads(session) << PYMTP_ROW_FEED_SHIFT);
+        const int32_t      n    = tokens.size();
+        pymtp_session_info info = {};
+        need(pymtp_session_describe(session, &info) == PYMTP_OK, "describe");
+        const std::vector<uint8_t> flags(n, PYMTP_ROW_LOGITS | info.n_heads << PYMTP_ROW_FEED_SHIFT);
         need(pymtp_session_decode(session, n, tokens.data(), positions(begin, n).data(), tokens_t(n, 0).data(),
                                   flags.data()) == PYMTP_OK,
              "decode");

@@ -123,7 +123,7 @@ struct session {
     }
 
     logits_t decode_rows(const tokens_t & tokens, const tokens_t & pos, const tokens_t & seq, bool feed = false) {
-        const int32_t              n_fed = feed ? pymtp_session_n_heads(handle) : 0;
+        const int32_t              n_fed = feed ? info().n_heads : 0;
         const std::vector<uint8_t> flags(tokens.size(), PYMTP_ROW_LOGITS | n_fed << PYMTP_ROW_FEED_SHIFT);
 
         status = pymtp_session_decode(handle, tokens.size(), tokens.data(), pos.data(), seq.data(), flags.data());

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pymtp.binding.library import ffi, lib
-from pymtp.chat.native import Failed, Refused, check_call, json_of
+from pymtp.chat.native import Failed, Refused, json_of
 from pymtp.chat.params import ChatParams
 from pymtp.chat.prompt import ChatPrompt, Trigger
 from pymtp.chat.schema import ignored_of, patterns_ignored, refuse_ignored, schema_grammar
@@ -43,9 +43,9 @@ class ChatTemplate:
         try:
             if vocabulary:
                 with vocabulary.using():
-                    check_call(lib.pymtp_chat_template_init(vocabulary.native_model, data, handle))
+                    caps = json_of(lib.pymtp_chat_template_init, vocabulary.native_model, data, handle)
             else:
-                check_call(lib.pymtp_chat_template_init(ffi.NULL, data, handle))
+                caps = json_of(lib.pymtp_chat_template_init, ffi.NULL, data, handle)
         except (Refused, Failed) as error:
             if source:
                 raise InvalidParameter(
@@ -53,7 +53,7 @@ class ChatTemplate:
                 ) from None
             raise _failure(error, self._whose) from None
         self._native = ffi.gc(handle[0], lib.pymtp_free)
-        self.caps: Mapping[str, bool] = json_of(lib.pymtp_chat_template_caps, self._native)
+        self.caps: Mapping[str, bool] = caps
         """What it can do, by llama.cpp's names: supports_thinking, supports_tools, ..."""
 
     @property

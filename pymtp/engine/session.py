@@ -108,8 +108,7 @@ class Session(DraftLimits, Snapshots):
                 padding=padding,
             )
         )
-        info = ffi.new("struct pymtp_session_info *")
-        check(lib.pymtp_session_describe(self._handle.native, info))
+        info = self._describe()
         model = model_pointer(model)
         self._counters = CounterReader(self._handle)
         self.n_reduced = 0
@@ -129,7 +128,7 @@ class Session(DraftLimits, Snapshots):
         """Whether sequences share a pass only if they have equally many rows in it."""
         self.n_draft_max = n_draft_max
         """Drafts that a round can verify; 0: it decodes plainly."""
-        self.n_heads = lib.pymtp_session_n_heads(self._handle.native)
+        self.n_heads: int = info.n_heads
         """Heads that draft: at most one for each token."""
         self.mtp_memory = _MEMORY[info.memory]
         """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), in their "own", or nowhere."""
@@ -318,7 +317,12 @@ class Session(DraftLimits, Snapshots):
     @property
     def compute_bytes(self) -> int:
         """What the compute buffers of the session's graphs take at present, on all devices together."""
-        return int(lib.pymtp_session_compute_bytes(self._handle.native))
+        return int(self._describe().n_compute_bytes)
+
+    def _describe(self) -> Any:
+        info = ffi.new("struct pymtp_session_info *")
+        check(lib.pymtp_session_describe(self._handle.native, info))
+        return info
 
     def close(self) -> None:
         """Free the context. The session cannot be used afterwards; closing twice is harmless."""

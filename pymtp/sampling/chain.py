@@ -89,7 +89,7 @@ class Sampler:
 
     def forget(self) -> None:
         """Drop the tokens that were assumed."""
-        check(lib.pymtp_sampler_forget(self._native))
+        check(lib.pymtp_sampler_accept(self._native, 0, ffi.NULL))
 
     def sample(self, row: Row) -> int:
         """Draw the next token from the chain's distribution, and accept it. Raises NothingAllowed if there is none."""
@@ -140,14 +140,17 @@ class Sampler:
     @property
     def n_candidates(self) -> int:
         """How many of a row's highest logits the chain needs, now and for a while; 0: all of them."""
-        return int(lib.pymtp_sampler_n_candidates(self._native))
+        return self._counts()[0]
 
     @property
     def counts(self) -> tuple[int, int]:
         """How often the chain was applied to candidates, and how often to the whole vocabulary."""
-        pruned, full = ffi.new("int64_t *"), ffi.new("int64_t *")
-        check(lib.pymtp_sampler_counts(self._native, pruned, full))
-        return pruned[0], full[0]
+        return self._counts()[1:]
+
+    def _counts(self) -> tuple[int, int, int]:
+        candidates, pruned, full = ffi.new("int32_t *"), ffi.new("int64_t *"), ffi.new("int64_t *")
+        check(lib.pymtp_sampler_counts(self._native, candidates, pruned, full))
+        return candidates[0], pruned[0], full[0]
 
     @property
     def awaits_grammar(self) -> bool:

@@ -141,10 +141,6 @@ int32_t pymtp_sampler_assume(pymtp_sampler * sampler, int32_t token) {
     });
 }
 
-int32_t pymtp_sampler_forget(pymtp_sampler * sampler) {
-    return pymtp_guard(sampler, [&](pymtp_sampler & self) { self.forget(); });
-}
-
 template <typename F>
 static void with_row_of_session(const pymtp_sampler & sampler, const pymtp_logits & logits, F && function) {
     const pymtp_hold session(logits.session);
@@ -225,13 +221,11 @@ int32_t pymtp_sampler_result(const pymtp_sampler * sampler, pymtp_distribution *
     });
 }
 
-int32_t pymtp_sampler_n_candidates(const pymtp_sampler * sampler) {
-    return pymtp_guard_or(0, sampler, [](pymtp_sampler & self) { return self.n_candidates(); });
-}
-
-int32_t pymtp_sampler_counts(const pymtp_sampler * sampler, int64_t * n_pruned, int64_t * n_full) {
+int32_t pymtp_sampler_counts(const pymtp_sampler * sampler, int32_t * n_candidates, int64_t * n_pruned,
+                             int64_t * n_full) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) {
-        pymtp_need(n_pruned, "the number of candidates") = self.chain.n_pruned;
-        pymtp_need(n_full, "the number of whole rows")   = self.chain.n_full;
+        pymtp_need(n_candidates, "the candidates of a row")         = self.n_candidates();
+        pymtp_need(n_pruned, "the number of times with candidates") = self.chain.n_pruned;
+        pymtp_need(n_full, "the number of whole rows")              = self.chain.n_full;
     });
 }

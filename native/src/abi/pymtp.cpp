@@ -255,7 +255,9 @@ int32_t pymtp_session_describe(const pymtp_session * session, pymtp_session_info
             self.mtp->heads.own_memory() ? PYMTP_MEMORY_OWN :
             self.n_heads > 0             ? PYMTP_MEMORY_SHARED :
                                            PYMTP_MEMORY_NONE,
+            self.n_heads,
             memory_note(self),
+            (int64_t) self.mtp->compute_bytes(),
             self.mtp->is_async(),
         };
     });
@@ -266,10 +268,6 @@ int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t als
         pymtp_refuse_if(n_max < 0, "n_max = %d is negative", n_max);
         self.mtp->reduce_logits(std::min(n_max, self.n_vocab()), also_on_host != 0);
     });
-}
-
-int32_t pymtp_session_n_heads(const pymtp_session * session) {
-    return pymtp_guard_or(-1, session, [](pymtp_session & self) { return self.n_heads; });
 }
 
 int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t n_heads, int32_t n, const int32_t * seq,
@@ -382,9 +380,4 @@ int32_t pymtp_session_counters(const pymtp_session * session, pymtp_counters * c
         res.t_trunk_us += self.t_trunk_us;
         res.t_head_us += self.t_head_us;
     });
-}
-
-int64_t pymtp_session_compute_bytes(const pymtp_session * session) {
-    return pymtp_guard_or((int64_t) -1, session,
-                          [](pymtp_session & self) -> int64_t { return self.mtp->compute_bytes(); });
 }

@@ -229,9 +229,11 @@ static bool is_name_of_code(const std::string & source) {
     return source != "chatml" && std::find(names.begin(), names.end(), source) != names.end();
 }
 
-int32_t pymtp_chat_template_init(const llama_model * model, const char * source, pymtp_chat_template ** chat_template) {
+int32_t pymtp_chat_template_init(const llama_model * model, const char * source, pymtp_chat_template ** chat_template,
+                                 char ** json) {
     return pymtp_guard([&] {
         pymtp_need(chat_template, "the template") = nullptr;
+        pymtp_need(json, "the JSON");
         if (source && !*source) { // for llama.cpp, no source either
             source = nullptr;
         }
@@ -256,14 +258,8 @@ int32_t pymtp_chat_template_init(const llama_model * model, const char * source,
         bool & thinks = made->caps["supports_thinking"];
         thinks        = false;
         pymtp_thrown([&] { thinks = common_chat_templates_support_enable_thinking(made->templates.get()); });
+        give(common_json(made->caps), json);
         pymtp_give(chat_template, std::move(made));
-    });
-}
-
-int32_t pymtp_chat_template_caps(const pymtp_chat_template * chat_template, char ** json) {
-    return pymtp_guard(chat_template, [&](pymtp_chat_template & self) {
-        pymtp_need(json, "the JSON");
-        give(common_json(self.caps), json);
     });
 }
 

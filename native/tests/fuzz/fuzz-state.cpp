@@ -67,9 +67,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
     } else {
         pymtp_session_restore(session, -1, bytes.data(), bytes.size());
     }
+    pymtp_session_info info = {};
+    pymtp_session_describe(session, &info);
     for (int32_t seq = 0; seq < FUZZ_N_SEQ; ++seq) {
         int32_t end;
-        if (pymtp_session_seen_end(session, pymtp_session_n_heads(session), 1, &seq, &end) == PYMTP_OK) {
+        if (pymtp_session_seen_end(session, info.n_heads, 1, &seq, &end) == PYMTP_OK) {
             fuzz_decode(session, { 3 }, end, seq);
         }
     }

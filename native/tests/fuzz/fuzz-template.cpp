@@ -23,10 +23,11 @@ static const char * const REQUEST = R"({
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
     const std::string     source(reinterpret_cast<const char *>(data), size);
     pymtp_chat_template * made = nullptr;
-    if (pymtp_chat_template_init(nullptr, source.c_str(), &made) != PYMTP_OK) {
+    char *                json = nullptr;
+    if (pymtp_chat_template_init(nullptr, source.c_str(), &made, &json) != PYMTP_OK) {
         return 0;
     }
-    char *              json   = nullptr;
+    pymtp_json_free(json);
     pymtp_chat_parser * parser = nullptr;
     if (pymtp_chat_template_render(made, REQUEST, &parser, &json) == PYMTP_OK) {
         pymtp_free(parser);
