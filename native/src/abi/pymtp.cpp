@@ -4,7 +4,6 @@
 
 #include "ggml-cpu.h"
 #include "llama-model.h"
-#include "mtp-architectures.h"
 #include "mtp-memory.h"
 #include "pymtp-session.h"
 
@@ -255,10 +254,10 @@ int32_t pymtp_session_describe(const pymtp_session * session, pymtp_session_info
             self.mtp->heads.own_memory() ? PYMTP_MEMORY_OWN :
             self.n_heads > 0             ? PYMTP_MEMORY_SHARED :
                                            PYMTP_MEMORY_NONE,
-            self.n_heads,
             memory_note(self),
-            (int64_t) self.mtp->compute_bytes(),
+            self.n_heads,
             self.mtp->is_async(),
+            (int64_t) self.mtp->compute_bytes(),
         };
     });
 }

@@ -1,6 +1,9 @@
-#include "mtp-architectures.h"
+// The architectures whose heads can draft, and on what conditions. pymtp/gguf/architectures.py repeats the list, for
+// files that are only read; a test compares the two. Graphs abort on what they do not support, so every condition is
+// checked here first. Knows models; no contexts.
 
 #include "llama-model.h"
+#include "mtp-heads.h"
 
 #include <algorithm>
 #include <cstring>

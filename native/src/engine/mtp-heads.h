@@ -14,6 +14,9 @@
 #include <memory>
 #include <vector>
 
+// Why llama.cpp cannot run the MTP heads of a model, or its assistant if one is given; nullptr if it can.
+const char * mtp_obstacle(const llama_model & model, const llama_model * assistant);
+
 class mtp_heads {
   public:
     struct params {
