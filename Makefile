@@ -199,7 +199,7 @@ wheel: $(VENV)/packages | $(ARCHIVE)
 	@ls -l dist/*.whl
 
 build-times:
-	@$(PYTHON) native/build_times.py
+	@$(PYTHON) bench/build_times.py
 
 # build/patches: a git repository with one commit for each patch; see native/patches/README.md
 patches-edit: $(VENV)/tools | $(ARCHIVE)
@@ -213,7 +213,7 @@ patches-rebase: $(VENV)/tools
 
 # takes each patch out and shows what misses it; NAMES="recurrent grammar": these alone; all take an hour or two
 patches-drop-check: install
-	@$(BIN)/python native/drop_patches.py --source $(ARCHIVE) $(NAMES)
+	@PYTHONPATH=native $(BIN)/python tests/drop_patches.py --source $(ARCHIVE) $(NAMES)
 
 patches-export:
 	$(PYTHON) native/edit_patches.py export
@@ -247,7 +247,7 @@ $(ARCHIVE): | $(VENV)/tools
 	@$(BIN)/python native/prepare_llama_cpp.py fetch --cache build
 
 # llama-cpp-python, which tests and benchmarks run on pymtp's libraries: LLAMA_BUILD=OFF leaves out its own, and
-# --no-cache-dir keeps that wheel out of other environments. See native/link_llama_cpp.py.
+# --no-cache-dir keeps that wheel out of other environments. See tests/link_llama_cpp.py.
 PEER = --no-build-isolation --no-deps --no-binary :all: --require-hashes -r requirements/peer.txt
 $(VENV)/llama-cpp-python: requirements/peer.txt $(VENV)/packages
 	@$(PIP) download $(PEER) --dest build
@@ -255,7 +255,7 @@ $(VENV)/llama-cpp-python: requirements/peer.txt $(VENV)/packages
 	@touch $@
 
 $(VENV)/linked: $(VENV)/llama-cpp-python $(VENV)/installed
-	@$(BIN)/python native/link_llama_cpp.py
+	@$(BIN)/python tests/link_llama_cpp.py
 	@touch $@
 
 # The tree is prepared here first: pip would bury the one line that says what is wrong with a patch.

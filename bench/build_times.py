@@ -1,4 +1,4 @@
-"""Prints what a build with Ninja compiled for the longest, from its log: python native/build_times.py [BUILD [N]]
+"""Prints what a build with Ninja compiled for the longest, from its log: python bench/build_times.py [BUILD [N]]
 
 The seconds are those on the clock while other compilations ran beside it.
 """

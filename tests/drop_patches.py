@@ -1,6 +1,8 @@
 """Takes patches out, one at a time, and shows whether anything misses them: `make patches-drop-check`.
 
-    python native/drop_patches.py [--source ARCHIVE_OR_DIR] [NAME...]     NAME: a part of a patch's name; default: all
+    PYTHONPATH=native python tests/drop_patches.py [--source ARCHIVE_OR_DIR] [NAME...]
+
+NAME: a part of a patch's name; default: all.
 
 Without a patch native/src may not compile, or its Proved-by tests fail: then it is needed. It is taken out by a 3-way
 merge, but for lines that others change, too.

@@ -4,7 +4,7 @@ Tests and benchmarks call llama.cpp's own functions through it, on the same libr
 without libraries of its own for that; links to pymtp's take their place. Where its llama.cpp is older than the pinned
 one, its structures get the fields that came since.
 
-    python native/link_llama_cpp.py
+    python tests/link_llama_cpp.py
 """
 
 import importlib.util
