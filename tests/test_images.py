@@ -44,7 +44,6 @@ from pymtp.server.errors import ApiError
 from pymtp.server.fields import ChatBody
 from pymtp.server.served_model import ServedModel
 from pymtp.server.settings import ServerSettings
-from pymtp.server.state import ServerState
 from random_gguf import (
     N_VOCAB,
     write_bailingmoe2,
@@ -1007,9 +1006,7 @@ def test_pixels_go_once_a_prompt_is_prepared(files: tuple[Path, Path]) -> None:
         engine._model, engine.phase = model, "ready"
         n_before = n_images()
         content = [as_url(png(128, 96)), {"type": "text", "text": "a b"}]
-        tokens, of_chat = prepare(
-            ServerState(engine, settings), ChatBody(messages=[{"role": "user", "content": content}])
-        )
+        tokens, of_chat = prepare(engine, ChatBody(messages=[{"role": "user", "content": content}]))
         assert tokens and of_chat["chat"] and n_images() == n_before
 
 

@@ -18,6 +18,7 @@ from .errors import ApiError, as_api_error
 from .logs import ignored, log, new_id, request_id
 from .protocol import as_written
 from .respond import ClientGone, json_response
+from .served_model import key_id
 from .settings import ServerSettings
 
 PUBLIC = frozenset({"/health", "/v1/health"})
@@ -35,7 +36,7 @@ _QUIET = frozenset({"/health", "/v1/health", "/metrics", "/slots", "/props"})
 class Access:
     """Names and records requests, refuses those without a key, and answers those that nothing else does.
 
-    `public`: paths that need no key. A request's state gets a hash of its key.
+    `public`: paths that need no key.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, public: frozenset[str]) -> None:
@@ -74,7 +75,7 @@ class Access:
                 headers |= self._preflight_headers(asked)
                 await Response()(scope, receive, send_with_headers)
             else:
-                scope.setdefault("state", {})["key_id"] = "" if path in self._public else self._key_id(asked)
+                key_id.set("" if path in self._public else self._key_id(asked))
                 await self._app(scope, receive, send_with_headers)
         except (ClientGone, ClientDisconnect, ConnectionError):
             log("client left", path=path, ms=_ms_since(began))

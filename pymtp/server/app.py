@@ -28,7 +28,6 @@ from .prompts import answer_prompts
 from .served_model import ServedModel
 from .settings import ServerSettings
 from .slots import slot_action, slots
-from .state import ServerState
 
 _UNSUPPORTED = {
     "embeddings": ("/embedding", "/embeddings", "/v1/embeddings"),
@@ -75,8 +74,7 @@ def make_app(
         exception_handlers={404: _no_route, 405: _no_route},
         lifespan=lifespan,
     )
-    app.state.served, app.state.settings = served, settings
-    app.state.server = ServerState(served, settings)
+    app.state.served = served
     return app
 
 

@@ -26,7 +26,6 @@ from .prompts import prompts_of
 from .respond import Reply
 from .served_model import ServedModel
 from .settings import ServerSettings
-from .state import ServerState
 
 OnProgress = Callable[[int, int], object]
 """Called with the answers that are complete, those of earlier runs included, and all of them."""
@@ -71,7 +70,6 @@ class _Batch:
         self, load: Callable[[], Model], settings: ServerSettings, requests: list[Asked], on_progress: OnProgress
     ) -> None:
         self._served = ServedModel(load, settings)
-        self._state = ServerState(self._served, settings)
         self._requests, self._on_progress = requests, on_progress
         self._n_failed = self._n_done = 0
 
@@ -135,16 +133,16 @@ class _Batch:
                 log("asked again", level="warning", custom_id=asked.custom_id, error=str(error))
 
     def _submit(self, asked: Asked) -> tuple[list[LiveAnswer], Reply]:
-        state = self._state
+        served = self._served
         if asked.body.get("stream"):
             raise invalid("stream: a batch has no streams")
         if asked.url == "/v1/chat/completions":
             body = as_structure(asked.body, ChatBody)
-            return submit_chat(state, body, *prepare(state, body)), ChatCompletionReply(state)
+            return submit_chat(served, body, *prepare(served, body)), ChatCompletionReply(served)
         if asked.url == "/v1/completions":
             text = as_structure(asked.body, CompletionBody)
-            prompts = prompts_of(text.prompt, state)
-            return state.submit(prompts, text, n_probs=text.logprobs), CompletionReply(state)
+            prompts = prompts_of(text.prompt, served)
+            return served.submit(prompts, text, n_probs=text.logprobs), CompletionReply(served)
         raise invalid(f"{asked.url} is not supported in a batch: use /v1/chat/completions or /v1/completions")
 
 

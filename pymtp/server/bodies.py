@@ -33,7 +33,7 @@ def as_structure(body: object, kind: type[T]) -> T:
 
 async def read_bytes(request: Request) -> bytes:
     """The body. Raises ApiError if it is too long or takes too long."""
-    settings = request.app.state.settings
+    settings = request.app.state.served.settings
     try:
         data = await asyncio.wait_for(_collect(request, settings.body_bytes_max), settings.timeout_s)
         request.state.is_long = len(data) > LONG_BYTES

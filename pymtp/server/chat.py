@@ -25,7 +25,7 @@ from .errors import invalid
 from .fields import ChatBody
 from .logs import ignore
 from .respond import Reply, json_response, respond
-from .state import ServerState, state_of
+from .served_model import ServedModel, served_by
 
 T = TypeVar("T")
 Turn = Callable[[dict[str, Any]], dict[str, Any]]
@@ -56,8 +56,8 @@ class Rendered(NamedTuple):
 class ChatReply(Reply):
     """What replies of all APIs for chats have in common. Owns the parsers of the answers."""
 
-    def __init__(self, state: ServerState) -> None:
-        super().__init__(state)
+    def __init__(self, served: ServedModel) -> None:
+        super().__init__(served)
         self._parsers: dict[int, AnswerParser] = {}  # by answer
 
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
@@ -92,11 +92,11 @@ class ChatReply(Reply):
         """The events after those of the text."""
 
 
-async def answer_chat(turn: Turn | None, reply: Callable[[ServerState], Reply], request: Request) -> Response:
+async def answer_chat(turn: Turn | None, reply: Callable[[ServedModel], Reply], request: Request) -> Response:
     """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
-    state, body = state_of(request), await _body(turn, request)
-    answers = submit_chat(state, body, *await prepared(request, body, prepare))
-    return await respond(request, answers, reply(state))
+    served, body = served_by(request), await _body(turn, request)
+    answers = submit_chat(served, body, *await prepared(request, body, prepare))
+    return await respond(request, answers, reply(served))
 
 
 async def count_tokens_of(turn: Turn | None, more: Mapping[str, str], request: Request) -> Response:
@@ -109,14 +109,16 @@ async def _body(turn: Turn | None, request: Request) -> ChatBody:
     return as_structure(turn(await read(request, dict[str, Any])), ChatBody) if turn else await read(request, ChatBody)
 
 
-def prepare(state: ServerState, body: ChatBody) -> tuple[Sequence[int], dict[str, Any]]:
+def prepare(served: ServedModel, body: ChatBody) -> tuple[Sequence[int], dict[str, Any]]:
     """The tokens of a chat request, and parameters that chats alone have. Raises ApiError."""
-    model, (prompt, budget, images) = state.model, render(state, body)
+    model, (prompt, budget, images) = served.model, render(served, body)
     tokens = model.image_prompt(prompt.text, images, model.marker) if images else model.tokenize(prompt.text)
     return tokens, {"chat": prompt, "reasoning_budget": budget}
 
 
-def submit_chat(state: ServerState, body: ChatBody, tokens: Sequence[int], of_chat: dict[str, Any]) -> list[LiveAnswer]:
+def submit_chat(
+    served: ServedModel, body: ChatBody, tokens: Sequence[int], of_chat: dict[str, Any]
+) -> list[LiveAnswer]:
     """Ask for the answers to a chat request. Raises ApiError."""
     n_probs = body.n_probs or None
     if body.logprobs:
@@ -124,28 +126,28 @@ def submit_chat(state: ServerState, body: ChatBody, tokens: Sequence[int], of_ch
     elif body.top_logprobs:
         raise invalid("top_logprobs requires logprobs to be set to true")
     body.json_schema = None  # the template's grammar has it
-    return state.submit([tokens], body, n_probs=n_probs, **of_chat)
+    return served.submit([tokens], body, n_probs=n_probs, **of_chat)
 
 
-async def prepared(request: Request, body: ChatBody, make: Callable[[ServerState, ChatBody], T]) -> T:
+async def prepared(request: Request, body: ChatBody, make: Callable[[ServedModel, ChatBody], T]) -> T:
     """What `make` returns; in another thread, if it decodes images or the body is long. Raises ApiError."""
-    state = state_of(request)
-    work = partial(make, state, body)
+    served = served_by(request)
+    work = partial(make, served, body)
     _, images = take_images(body.messages, "")
-    return await (state.served.decode(work) if images else apart(request, work))
+    return await (served.decode(work) if images else apart(request, work))
 
 
-def render(state: ServerState, body: ChatBody) -> Rendered:
+def render(served: ServedModel, body: ChatBody) -> Rendered:
     """The prompt of a request. Raises ApiError, and what ChatTemplate.render raises."""
     schema = _schema(body)
     messages = _checked(body.messages)
-    kwargs = {**state.settings.template_kwargs, **(body.chat_template_kwargs or {})}
+    kwargs = {**served.settings.template_kwargs, **(body.chat_template_kwargs or {})}
     thinks = kwargs.get("enable_thinking", True)
     if not isinstance(thinks, bool):
         raise invalid('invalid type for "enable_thinking" (expected boolean)')
     if body.reasoning_effort and body.reasoning_effort != "none":
         kwargs["reasoning_effort"] = body.reasoning_effort
-    is_off = not thinks or body.reasoning_effort == "none" or state.settings.reasoning == "off"
+    is_off = not thinks or body.reasoning_effort == "none" or served.settings.reasoning == "off"
     tools, choice = _tools(body)
     if tools and body.grammar:
         raise invalid("Cannot use custom grammar constraints with tools.")
@@ -156,19 +158,19 @@ def render(state: ServerState, body: ChatBody) -> Rendered:
         parallel_tool_calls=body.parallel_tool_calls,
         strict_schemas=bool(body.strict_schemas),
         reasoning="off" if is_off else "auto",
-        reasoning_format=cast(Any, body.reasoning_format or state.settings.reasoning_format),
+        reasoning_format=cast(Any, body.reasoning_format or served.settings.reasoning_format),
         json_schema=schema,
         template_kwargs=kwargs,
         add_generation_prompt=begins,
         continue_final_message=cast(Any, continues),
     )
-    budgets = (body.reasoning_budget_tokens, body.thinking_budget_tokens, state.settings.reasoning_budget)
+    budgets = (body.reasoning_budget_tokens, body.thinking_budget_tokens, served.settings.reasoning_budget)
     budget = next(budget for budget in budgets if budget is not None)
     try:
-        marked, images = state.model.marked(messages)
+        marked, images = served.model.marked(messages)
     except UnsupportedModel:
         raise invalid("image input is not supported: the server was started without --mmproj") from None
-    prompt = state.template.render(marked, chat)
+    prompt = served.template.render(marked, chat)
     for what in prompt.ignored:
         ignore(what)
     if tools and chat.has_to_call == "required" and not prompt.grammar:

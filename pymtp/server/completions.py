@@ -15,13 +15,13 @@ from .answer import LiveAnswer, Piece
 from .chat import ChatReply
 from .logs import random_name
 from .respond import Reply, event
-from .state import ServerState
+from .served_model import ServedModel
 
 
 class ChatCompletionReply(ChatReply):
-    def __init__(self, state: ServerState) -> None:
-        super().__init__(state)
-        self._head = reports.head(state, "chatcmpl")
+    def __init__(self, served: ServedModel) -> None:
+        super().__init__(served)
+        self._head = reports.head(served, "chatcmpl")
         self._held = defaultdict[int, list[TokenLogprobs]](list)  # by answer, those without text so far
 
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
@@ -42,7 +42,7 @@ class ChatCompletionReply(ChatReply):
     def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
         if answers[0].options.include_usage:
             head = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": reports.usage(answers)}
-            yield event(head | reports.extras(self._state, answers[0]))
+            yield event(head | reports.extras(self._served, answers[0]))
         yield b"data: [DONE]\n\n"
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
@@ -51,7 +51,7 @@ class ChatCompletionReply(ChatReply):
             "object": "chat.completion",
             "choices": [self._choice(answer) for answer in answers],
             "usage": reports.usage(answers),
-            **reports.extras(self._state, answers[0]),
+            **reports.extras(self._served, answers[0]),
         }
 
     def _choice(self, answer: LiveAnswer) -> dict[str, Any]:
@@ -74,14 +74,14 @@ class ChatCompletionReply(ChatReply):
 
     def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
         data = self._chunk(answer, {}, _reason(answer, message))
-        yield event(data if answer.options.include_usage else data | reports.extras(self._state, answer))
+        yield event(data if answer.options.include_usage else data | reports.extras(self._served, answer))
 
     def _chunk(self, answer: LiveAnswer, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
         choice = {"finish_reason": reason, "index": answer.index, "delta": delta}
         return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
 
     def _shown(self, answer: LiveAnswer, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        return {"logprobs": {"content": reports.logprobs_of(self._state, answer, entries)}} if entries else {}
+        return {"logprobs": {"content": reports.logprobs_of(self._served, answer, entries)}} if entries else {}
 
 
 _OPENING = {"role": "assistant", "content": None}
@@ -123,9 +123,9 @@ def _delta(delta: ChatDelta) -> dict[str, Any]:
 class CompletionReply(Reply):
     """Answers as text completions."""
 
-    def __init__(self, state: ServerState) -> None:
-        super().__init__(state)
-        self._head = reports.head(state, "cmpl") | {"object": "text_completion"}
+    def __init__(self, served: ServedModel) -> None:
+        super().__init__(served)
+        self._head = reports.head(served, "cmpl") | {"object": "text_completion"}
         self._held = defaultdict[int, list[TokenLogprobs]](list)  # by answer, those without text so far
 
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
@@ -140,7 +140,7 @@ class CompletionReply(Reply):
         yield event(self._chunk(answer, "") | reports.progress(answer, n_done))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        data = self._chunk(answer, "", reason=reports.finish_reason(answer)) | reports.extras(self._state, answer)
+        data = self._chunk(answer, "", reason=reports.finish_reason(answer)) | reports.extras(self._served, answer)
         if answer.options.include_usage:
             data["usage"] = reports.usage([answer])
         yield event(data)
@@ -153,7 +153,7 @@ class CompletionReply(Reply):
             _choice(each, each.text, self._shown(each, each.generation.logprobs), reports.finish_reason(each))
             for each in answers
         ]
-        more = {"usage": reports.usage(answers), **reports.extras(self._state, answers[0])}
+        more = {"usage": reports.usage(answers), **reports.extras(self._served, answers[0])}
         return {**self._head, "choices": choices, **more}
 
     def _chunk(self, answer: LiveAnswer, text: str, logprobs: Any = None, reason: str | None = None) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class CompletionReply(Reply):
         """Log probabilities in OpenAI's form for completions, and in that of chats, as llama-server has it."""
         if not entries:
             return None
-        content = reports.logprobs_of(self._state, answer, entries)
+        content = reports.logprobs_of(self._served, answer, entries)
         key, top = ("prob", "top_probs") if answer.options.of_chain else ("logprob", "top_logprobs")
         return {
             "content": content,

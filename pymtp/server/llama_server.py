@@ -21,21 +21,21 @@ from .errors import invalid
 from .fields import ChatBody, DetokenizeBody, InfillBody, InfillChunk, TokenizeBody
 from .prompts import mixed_tokens
 from .respond import Reply, event, json_response, respond
-from .state import state_of
+from .served_model import served_by
 
 _SEPARATOR = "\n\n--- snippet ---\n\n"
 """Before a piece of another file, where the model has no token for that."""
 
 
 async def infill(request: Request) -> Response:
-    state, body = state_of(request), await read(request, InfillBody)
+    served, body = served_by(request), await read(request, InfillBody)
     n_predict = next((n for n in (body.n_predict, body.max_completion_tokens, body.max_tokens) if n is not None), -1)
-    n_ctx = state.model.n_ctx
+    n_ctx = served.model.n_ctx
     n_answer = n_predict if 0 <= n_predict < n_ctx else n_ctx // 4
     n_max = max(n_ctx - n_answer - 1, 0)
-    prompt = await apart(request, lambda: infill_prompt(body, state.vocabulary, n_max))
-    answers = state.submit([prompt], body, n_probs=body.n_probs or None)
-    return await respond(request, answers, LlamaServerReply(state))
+    prompt = await apart(request, lambda: infill_prompt(body, served.vocabulary, n_max))
+    answers = served.submit([prompt], body, n_probs=body.n_probs or None)
+    return await respond(request, answers, LlamaServerReply(served))
 
 
 def infill_prompt(body: InfillBody, vocabulary: Vocabulary, n_max: int) -> list[int]:
@@ -80,8 +80,8 @@ def _last(tokens: list[int], n: int) -> list[int]:
 
 
 async def tokenize(request: Request) -> Response:
-    state, body = state_of(request), await read(request, TokenizeBody)
-    return json_response({"tokens": await apart(request, lambda: _tokens(body, state.vocabulary))})
+    served, body = served_by(request), await read(request, TokenizeBody)
+    return json_response({"tokens": await apart(request, lambda: _tokens(body, served.vocabulary))})
 
 
 def _tokens(body: TokenizeBody, vocabulary: Vocabulary) -> list[Any]:
@@ -95,15 +95,15 @@ def _tokens(body: TokenizeBody, vocabulary: Vocabulary) -> list[Any]:
 
 
 async def detokenize(request: Request) -> Response:
-    state, body = state_of(request), await read(request, DetokenizeBody)
-    text = await apart(request, lambda: state.vocabulary.detokenize(body.tokens or [], special=True))
+    served, body = served_by(request), await read(request, DetokenizeBody)
+    text = await apart(request, lambda: served.vocabulary.detokenize(body.tokens or [], special=True))
     return json_response({"content": text})
 
 
 async def apply_template(request: Request) -> Response:
-    state, body = state_of(request), await read(request, ChatBody)
+    served, body = served_by(request), await read(request, ChatBody)
     text = (await prepared(request, body, render)).prompt.text
-    return json_response({"prompt": text.replace(state.model.marker, IMAGE_MARKER)})
+    return json_response({"prompt": text.replace(served.model.marker, IMAGE_MARKER)})
 
 
 class LlamaServerReply(Reply):
@@ -112,17 +112,17 @@ class LlamaServerReply(Reply):
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
         data = self._partial(answer, piece.text, piece.tokens) | reports.timings_of_piece(answer)
         if piece.logprobs:
-            data["completion_probabilities"] = reports.logprobs_of(self._state, answer, piece.logprobs)
+            data["completion_probabilities"] = reports.logprobs_of(self._served, answer, piece.logprobs)
         yield event(data)
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         yield event(self._partial(answer, "", ()) | reports.progress(answer, n_done))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        yield event(reports.whole(self._state, answer))
+        yield event(reports.whole(self._served, answer))
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
-        found = [reports.whole(self._state, answer) for answer in answers]
+        found = [reports.whole(self._served, answer) for answer in answers]
         return found[0] if len(found) == 1 else found
 
     def _partial(self, answer: LiveAnswer, text: str, tokens: Sequence[int]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from .errors import ApiError, invalid
 from .fields import OneAnswer
 from .logs import random_name
 from .respond import event
-from .state import ServerState
+from .served_model import ServedModel
 
 N_TOKENS_DEFAULT = 4096
 N_THINKING_DEFAULT = 10000
@@ -180,8 +180,8 @@ def _result(content: str | list[Block] | None) -> str | list[dict[str, Any]]:
 
 
 class MessagesReply(ChatReply):
-    def __init__(self, state: ServerState) -> None:
-        super().__init__(state)
+    def __init__(self, served: ServedModel) -> None:
+        super().__init__(served)
         self._id = f"msg_{random_name()}"
         self._open: tuple[str, int | None] | None = None  # the block that is being sent: its kind, and which call
         self._n_blocks = 0
@@ -212,7 +212,7 @@ class MessagesReply(ChatReply):
 
     def _extras(self, answer: LiveAnswer) -> dict[str, Any]:
         """What other answers have besides their API's, without the times, which llama-server leaves out here."""
-        return {key: value for key, value in reports.extras(self._state, answer).items() if key != "timings"}
+        return {key: value for key, value in reports.extras(self._served, answer).items() if key != "timings"}
 
     def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
         yield _event("message_start", message=self._head(answer) | {"usage": _usage(answer, 0)})
@@ -266,7 +266,7 @@ class MessagesReply(ChatReply):
             "type": "message",
             "role": "assistant",
             "content": [],
-            "model": self._state.name,
+            "model": self._served.name,
             "stop_reason": None,
             "stop_sequence": None,
         }

@@ -13,24 +13,24 @@ from pymtp.serving.statistics import Stats
 
 from .counts import OWN_PREFIX, PREFIX, head
 from .errors import turned_off
-from .state import ServerState, state_of
+from .served_model import ServedModel, served_by
 
 
 async def metrics(request: Request) -> Response:
-    state = state_of(request)
-    if not state.settings.has_metrics:
+    served = served_by(request)
+    if not served.settings.has_metrics:
         raise turned_off("This server does not support metrics endpoint. Start it with `--metrics`")
-    model = state.model
+    model = served.model
     stats, n_cells, lookup = await asyncio.to_thread(
         lambda: (model.stats, model.slots.n_cells_used(), model.lookup_bytes())
     )
-    body = "\n".join(_lines(state, stats, n_cells, lookup)) + "\n"
-    headers = {"Process-Start-Time-Unix": str(int(state.served.started_at))}
+    body = "\n".join(_lines(served, stats, n_cells, lookup)) + "\n"
+    headers = {"Process-Start-Time-Unix": str(int(served.started_at))}
     return Response(body, headers=headers, media_type="text/plain; version=0.0.4")
 
 
-def _lines(state: ServerState, stats: Stats, n_cells: int, n_lookup_bytes: int) -> Iterator[str]:
-    served, counts, model = state.served, state.served.counts, state.model
+def _lines(served: ServedModel, stats: Stats, n_cells: int, n_lookup_bytes: int) -> Iterator[str]:
+    counts, model = served.counts, served.model
     n_running, passes = min(len(served.answers), served.n_slots), model.session.counters.n_trunk_passes
     per_position = stats.accepted_per_position
     yield from _values(

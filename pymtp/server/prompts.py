@@ -18,21 +18,20 @@ from .bodies import apart, read
 from .errors import invalid
 from .fields import CompletionBody
 from .respond import Reply, respond
-from .served_model import n_image_rows
-from .state import ServerState, state_of
+from .served_model import ServedModel, n_image_rows, served_by
 
 
-async def answer_prompts(reply: Callable[[ServerState], Reply], request: Request) -> Response:
+async def answer_prompts(reply: Callable[[ServedModel], Reply], request: Request) -> Response:
     """The response to a request of /completion or /v1/completions, in the words of `reply`. Raises ApiError."""
-    state, body = state_of(request), await read(request, CompletionBody)
-    value, work = body.prompt, partial(prompts_of, body.prompt, state)
+    served, body = served_by(request), await read(request, CompletionBody)
+    value, work = body.prompt, partial(prompts_of, body.prompt, served)
     has_images = any(map(_has_images, value if isinstance(value, list) else [value]))
-    prompts = await (state.served.decode(work) if has_images else apart(request, work))
-    answers = state.submit(prompts, body, n_probs=body.n_probs or body.logprobs)
-    return await respond(request, answers, reply(state))
+    prompts = await (served.decode(work) if has_images else apart(request, work))
+    answers = served.submit(prompts, body, n_probs=body.n_probs or body.logprobs)
+    return await respond(request, answers, reply(served))
 
 
-def prompts_of(value: Any, state: ServerState) -> list[Sequence[int]]:
+def prompts_of(value: Any, served: ServedModel) -> list[Sequence[int]]:
     """The token ids of each prompt. Raises ApiError."""
     if value is None:
         raise invalid('"prompt" is required')
@@ -40,9 +39,9 @@ def prompts_of(value: Any, state: ServerState) -> list[Sequence[int]]:
     # texts and ids together are parts of one prompt; texts alone are several prompts
     is_one = any(isinstance(part, int) for part in parts) and all(isinstance(part, (int, str)) for part in parts)
     if parts and not is_one:
-        state.served.check_number(len(value))
-        return _several(value, state.model, state.settings.image_rows_max)
-    return [_tokens(value, state.model)]
+        served.check_number(len(value))
+        return _several(value, served.model, served.settings.image_rows_max)
+    return [_tokens(value, served.model)]
 
 
 def mixed_tokens(value: Any, vocabulary: Vocabulary, *, add_special: bool, parse_special: bool = True) -> list[int]:

@@ -13,25 +13,28 @@ from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.params import GenerationParams
+from pymtp.version import __version__
 
 from .answer import LiveAnswer
 from .logs import new_id
 from .parameters import DRAFTING, RANDOM_SEED
-from .state import ServerState, build_info
+from .served_model import ServedModel
 
 _NOT_NUMBERS = ("samplers", "seed", "dry_sequence_breakers", "logit_bias")
 _SAMPLING = [each.name for each in fields(SamplingParams) if each.name not in _NOT_NUMBERS]
 _DRAFTING = ("draft_max", "draft_min", "draft_p_min", *DRAFTING)
 _STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit", "blocked": "blocked", None: "none"}
 _MISSING = object()
+BUILD = f"b{__version__}-pymtp"
+"""Which pymtp this is. Clients of llama-server expect a build number: b, and digits."""
 LEAST_LOGPROB = -3.4028234663852886e38
 """Stands for minus infinity, which JSON cannot say."""
 
 
-def head(state: ServerState, kind: str) -> dict[str, Any]:
+def head(served: ServedModel, kind: str) -> dict[str, Any]:
     """What each part of an answer of OpenAI's older APIs begins with; `kind` is that of its id."""
-    asked = {"id": new_id(kind), "created": int(time.time()), "model": state.name}
-    return asked | {"system_fingerprint": build_info()}
+    asked = {"id": new_id(kind), "created": int(time.time()), "model": served.name}
+    return asked | {"system_fingerprint": BUILD}
 
 
 def timings(answer: LiveAnswer) -> dict[str, float]:
@@ -137,9 +140,9 @@ def settings_of(params: GenerationParams, vocabulary: Vocabulary | None) -> dict
     }
 
 
-def logprobs_of(state: ServerState, answer: LiveAnswer, entries: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
+def logprobs_of(served: ServedModel, answer: LiveAnswer, entries: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
     """Log probabilities before the sampler chain, or probabilities after it."""
-    return [_entry(each, state.vocabulary, of_chain=answer.options.of_chain) for each in entries]
+    return [_entry(each, served.vocabulary, of_chain=answer.options.of_chain) for each in entries]
 
 
 def finish_reason(answer: LiveAnswer) -> str:
@@ -147,16 +150,16 @@ def finish_reason(answer: LiveAnswer) -> str:
     return "stop" if answer.is_complete else "length"
 
 
-def whole(state: ServerState, answer: LiveAnswer) -> dict[str, Any]:
+def whole(served: ServedModel, answer: LiveAnswer) -> dict[str, Any]:
     """All about an answer that is complete."""
-    generation, options, vocabulary = answer.generation, answer.options, state.vocabulary
+    generation, options, vocabulary = answer.generation, answer.options, served.vocabulary
     data = {
         "index": answer.index,
         "content": "" if options.stream else answer.text,
         "tokens": list(answer.tokens) if options.return_tokens and not options.stream else [],
         "id_slot": generation.slot,
         "stop": True,
-        "model": state.name,
+        "model": served.name,
         "tokens_predicted": len(answer.tokens),
         "tokens_evaluated": len(answer.prompt),
         "generation_settings": settings_of(generation.params, vocabulary)
@@ -171,15 +174,15 @@ def whole(state: ServerState, answer: LiveAnswer) -> dict[str, Any]:
         "drafting": drafting(answer),
     }
     if generation.logprobs and not options.stream:
-        data["completion_probabilities"] = logprobs_of(state, answer, generation.logprobs)
+        data["completion_probabilities"] = logprobs_of(served, answer, generation.logprobs)
     return only(options.fields, data) if options.fields else data
 
 
-def extras(state: ServerState, answer: LiveAnswer) -> dict[str, Any]:
+def extras(served: ServedModel, answer: LiveAnswer) -> dict[str, Any]:
     """Fields of answers that only pymtp and llama-server have."""
     found = {"timings": timings(answer), "drafting": drafting(answer), "stop_type": stop_type(answer)}
     if answer.options.is_verbose:
-        found["__verbose"] = whole(state, answer)
+        found["__verbose"] = whole(served, answer)
     return found
 
 

@@ -17,8 +17,7 @@ from starlette.types import Receive, Scope, Send
 from .answer import LiveAnswer, Piece
 from .errors import as_api_error
 from .logs import log
-from .served_model import ServedModel
-from .state import ServerState, state_of
+from .served_model import ServedModel, served_by
 
 T = TypeVar("T")
 
@@ -31,8 +30,8 @@ _encode = msgspec.json.Encoder().encode
 class Reply(ABC):
     """How an API shows the answers to a request."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, served: ServedModel) -> None:
+        self._served = served
 
     @abstractmethod
     def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
@@ -68,7 +67,7 @@ def json_response(data: Any, status: int = 200, headers: dict[str, str] | None =
 
 async def respond(request: Request, answers: Sequence[LiveAnswer], reply: Reply) -> Response:
     """The response to a request, in the words of `reply`."""
-    served, options = state_of(request).served, answers[0].options
+    served, options = served_by(request), answers[0].options
     if not options.stream:
         await unless_gone(request.receive, served.complete(answers))
         n_entries = sum(len(answer.generation.logprobs) * answer.options.n_probs for answer in answers)

@@ -19,7 +19,7 @@ from .errors import invalid
 from .fields import OneAnswer
 from .logs import random_name
 from .respond import event
-from .state import ServerState
+from .served_model import ServedModel
 
 
 class Part(Struct, kw_only=True):
@@ -153,8 +153,8 @@ def _part(part: Part) -> dict[str, Any]:
 
 
 class ResponsesReply(ChatReply):
-    def __init__(self, state: ServerState) -> None:
-        super().__init__(state)
+    def __init__(self, served: ServedModel) -> None:
+        super().__init__(served)
         self._id = f"resp_{random_name()}"
         self._ids = {"reasoning": f"rs_{random_name()}", "message": f"msg_{random_name()}"}
         self._created = int(time.time())
@@ -172,11 +172,11 @@ class ResponsesReply(ChatReply):
         for index, item in enumerate(output):
             yield from self._done(index, item)
         response = self._whole(answer, output)
-        yield self._event("response.completed", response=response, **reports.extras(self._state, answer))
+        yield self._event("response.completed", response=response, **reports.extras(self._served, answer))
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         response = self._whole(answers[0], self._output(answers[0], answers[0].generation.message))
-        return response | reports.extras(self._state, answers[0])
+        return response | reports.extras(self._served, answers[0])
 
     def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
         for name in ("created", "in_progress"):
@@ -232,7 +232,7 @@ class ResponsesReply(ChatReply):
             item = {"id": self._ids["reasoning"], "type": "reasoning", "summary": [], "content": content}
             items.append(item | {"encrypted_content": "", "status": "completed"})
         if message.content:
-            logprobs = reports.logprobs_of(self._state, answer, answer.generation.logprobs)
+            logprobs = reports.logprobs_of(self._served, answer, answer.generation.logprobs)
             part = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": logprobs}
             item = {"id": self._ids["message"], "type": "message", "role": "assistant", "content": [part]}
             items.append(item | {"status": "completed"})
@@ -274,7 +274,7 @@ class ResponsesReply(ChatReply):
             "object": "response",
             "created_at": self._created,
             "status": status,
-            "model": self._state.name,
+            "model": self._served.name,
             "output": [],
         }
 

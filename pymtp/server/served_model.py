@@ -1,16 +1,22 @@
 """The model that answers, from loading to draining, and the requests that it has at present.
 
-Owns the model, how many requests may wait for it, and what happens when it fails. Knows no HTTP.
+Owns the model, how many requests may wait for it, and what happens when it fails. Knows no API's words.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Literal, TypeVar
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any, Literal, TypeVar, cast
 
+from starlette.requests import Request
+
+from pymtp.chat.template import ChatTemplate
 from pymtp.errors import BackendError, PymtpError, RemoteError
 from pymtp.loading.images import ImagePrompt
+from pymtp.loading.vocabulary import Vocabulary
 from pymtp.model import Model
 from pymtp.placement.devices import host_free_bytes
 from pymtp.serving.params import GenerationParams, with_options
@@ -18,14 +24,17 @@ from pymtp.serving.params import GenerationParams, with_options
 from .answer import LiveAnswer, Options
 from .counts import Counts
 from .errors import busy, invalid, too_long, unavailable
+from .fields import GenerationFields
 from .logs import log
+from .parameters import options_of, params_of
 from .settings import ServerSettings
 from .train_log import TrainLog
 
 Phase = Literal["loading", "ready", "failed", "stopping"]
 T = TypeVar("T")
 
-
+key_id: ContextVar[str] = ContextVar("key_id", default="")
+"""A hash of the API key that a request came with; empty where none is needed."""
 REMOTE_RETRY_S = 1.0
 IDLE_S = 5.0
 """After so long without a request, prompts are written to files."""
@@ -47,6 +56,7 @@ class ServedModel:
         """Called when there is no hope of a model."""
         self._load = load
         self._model: Model | None = None
+        self._templates: dict[Model, ChatTemplate] = {}  # of the model, once it is asked for
         self._restarts_left = 1
         self._task: asyncio.Task[None] | None = None
         self._answer_s = 1.0  # how long answers take, smoothed
@@ -85,6 +95,35 @@ class ServedModel:
         return self._model
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        return self.model.vocabulary
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template, ChatML for a model without one, as in llama-server. Raises what ChatTemplate raises."""
+        model = self.model
+        template = self._templates.get(model)
+        if template is None:  # other threads may make one at the same time
+            source = self.settings.chat_template
+            if source is None and model.vocabulary.chat_template is None:
+                log("no chat template", level="warning", use="chatml; --chat-template-file names another")
+                source = "chatml"
+            template = ChatTemplate(model.vocabulary, source)
+            self._templates.clear()
+            self._templates[model] = template
+        return template
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        return min(self.settings.aliases) if self.settings.aliases else self.model.info.path.name
+
+    @property
+    def cache_scope(self) -> str:
+        """Whose cache the request reuses."""
+        return "" if self.settings.shares_cache else key_id.get()
+
+    @property
     def n_slots(self) -> int:
         """Answers that are made at the same time."""
         return self.model.session.n_seq_max
@@ -94,24 +133,43 @@ class ServedModel:
         """Answers that wait for a slot."""
         return max(len(self.answers) - self.n_slots, 0)
 
-    def submit(self, prompts: Sequence[Sequence[int]], params: GenerationParams, options: Options) -> list[LiveAnswer]:
-        """Ask for `options.n` answers to each prompt. Raises ApiError, and what Model.generate raises."""
+    def submit(
+        self, prompts: Sequence[Sequence[int]], fields: GenerationFields, *, n_probs: int | None, **of_chat: Any
+    ) -> list[LiveAnswer]:
+        """Ask for what a request asks for; `of_chat` are parameters that chats alone have.
+
+        Raises ApiError, and what Model.generate raises.
+        """
+        settings = self.settings
+        n_keep = settings.n_keep if settings.has_context_shift else None
+        params = params_of(fields, settings.params, self.vocabulary, n_probs=n_probs, n_keep=n_keep)
+        # texts are shared between requests with the same key only
+        params = replace(params, cache_scope=self.cache_scope, draft_owner=key_id.get(), **of_chat)
+        options = options_of(fields, n_probs=n_probs, n_slots=self.n_slots, settings=settings)
+        self._check_room(prompts, len(prompts) * options.n)
+        return self._begin_answers(prompts, params, options)
+
+    def _check_room(self, prompts: Sequence[Sequence[int]], n_new: int) -> None:
+        """Raise ApiError for prompts that are too long, and where too many others wait."""
         model = self.model
         for prompt in prompts:
             n_cells = prompt.n_cells if isinstance(prompt, ImagePrompt) else len(prompt)
             if n_cells >= model.n_ctx:
                 raise too_long(n_cells, model.n_ctx)
-        n_new = len(prompts) * options.n
         self.check_number(n_new)
         if len(self.answers) + n_new > self.n_slots + self.settings.n_queue_max:
             raise busy(f"{self.n_waiting} requests are waiting", self._retry_after_s)
         if n_rows := n_image_rows(prompts):
             self._check_images(n_rows)
+
+    def _begin_answers(
+        self, prompts: Sequence[Sequence[int]], params: GenerationParams, options: Options
+    ) -> list[LiveAnswer]:
         answers: list[LiveAnswer] = []
         try:
             for prompt in prompts:
                 for i in range(options.n):
-                    generation = model.generate(prompt, _varied(params, i))
+                    generation = self.model.generate(prompt, _varied(params, i))
                     answers.append(LiveAnswer(generation, len(answers), prompt, options))
                     self.answers.add(answers[-1])
         except BaseException:
@@ -256,6 +314,11 @@ class ServedModel:
         model, self._model = self._model, None
         if model:
             await asyncio.to_thread(model.close)
+
+
+def served_by(request: Request) -> ServedModel:
+    """The model of the server that got the request."""
+    return cast(ServedModel, request.app.state.served)
 
 
 def _room(model: Model) -> dict[str, Any]:

@@ -22,63 +22,63 @@ from .bodies import read
 from .errors import invalid, turned_off, unavailable
 from .fields import SlotBody
 from .respond import json_response
-from .state import ServerState, state_of
+from .served_model import ServedModel, served_by
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")
 
 
 async def slots(request: Request) -> Response:
-    state = state_of(request)
-    if not state.settings.has_slots:
+    served = served_by(request)
+    if not served.settings.has_slots:
         raise turned_off("This server does not support slots endpoint. Start it with `--slots`")
-    n_slots = state.served.n_slots
-    running = {answer.generation.slot: answer for answer in state.served.answers}
+    n_slots = served.n_slots
+    running = {answer.generation.slot: answer for answer in served.answers}
     if request.query_params.get("fail_on_no_slot") and all(i in running for i in range(n_slots)):
         raise unavailable("no slot available")
-    return json_response([_slot(state, i, running.get(i)) for i in range(n_slots)])
+    return json_response([_slot(served, i, running.get(i)) for i in range(n_slots)])
 
 
 async def slot_action(request: Request) -> Response:
-    state = state_of(request)
-    folder = state.settings.slot_save_path
+    served = served_by(request)
+    folder = served.settings.slot_save_path
     if folder is None:
         raise turned_off("This server does not support slots action. Start it with `--slot-save-path`")
     slot, action = request.path_params["slot"], request.query_params.get("action")
-    if slot not in map(str, range(state.served.n_slots)):
+    if slot not in map(str, range(served.n_slots)):
         raise invalid("Invalid slot ID")
     if action not in _ACTIONS:
         raise invalid("Invalid action")
     body = await read(request, SlotBody)
     try:
-        found = await asyncio.to_thread(_ACTIONS[action], state, int(slot), folder, body.filename or "")
+        found = await asyncio.to_thread(_ACTIONS[action], served, int(slot), folder, body.filename or "")
     except StateError as error:
         raise invalid(str(error)) from None
     return json_response({"id_slot": int(slot)} | found)
 
 
-def _save(state: ServerState, slot: int, folder: Path, name: str) -> dict[str, Any]:
+def _save(served: ServedModel, slot: int, folder: Path, name: str) -> dict[str, Any]:
     path, began = _path(folder, name), time.perf_counter()
-    tokens, data = state.model.slots.save(slot)
+    tokens, data = served.model.slots.save(slot)
     head = msgspec.json.encode(tokens) + b"\n"
     snapshot.write(path, head + data)
     timings = {"save_ms": (time.perf_counter() - began) * 1000}
     return {"filename": name, "n_saved": len(tokens), "n_written": len(head) + len(data), "timings": timings}
 
 
-def _restore(state: ServerState, slot: int, folder: Path, name: str) -> dict[str, Any]:
+def _restore(served: ServedModel, slot: int, folder: Path, name: str) -> dict[str, Any]:
     path, began = _path(folder, name), time.perf_counter()
     head, _, data = snapshot.read(path).partition(b"\n")
     try:
         tokens = msgspec.json.decode(head, type=list[int])
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise invalid(f"{name} is not a saved slot") from None
-    state.model.slots.restore(slot, tokens, data, scope=state.cache_scope)
+    served.model.slots.restore(slot, tokens, data, scope=served.cache_scope)
     timings = {"restore_ms": (time.perf_counter() - began) * 1000}
     return {"filename": name, "n_restored": len(tokens), "n_read": len(head) + 1 + len(data), "timings": timings}
 
 
-def _erase(state: ServerState, slot: int, folder: Path, name: str) -> dict[str, Any]:
-    return {"n_erased": state.model.slots.erase(slot)}
+def _erase(served: ServedModel, slot: int, folder: Path, name: str) -> dict[str, Any]:
+    return {"n_erased": served.model.slots.erase(slot)}
 
 
 _ACTIONS = {"save": _save, "restore": _restore, "erase": _erase}
@@ -94,11 +94,11 @@ def _path(folder: Path, name: str) -> Path:
     return path
 
 
-def _slot(state: ServerState, i: int, answer: LiveAnswer | None) -> dict[str, Any]:
+def _slot(served: ServedModel, i: int, answer: LiveAnswer | None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "id": i,
-        "n_ctx": state.model.n_ctx,
-        "speculative": bool(state.model.draft_max),
+        "n_ctx": served.model.n_ctx,
+        "speculative": bool(served.model.draft_max),
         "is_processing": answer is not None,
     }
     if answer is not None:
