@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.generation import Generation
@@ -41,15 +40,6 @@ class Options:
     is_verbose: bool = False
 
 
-class Piece(NamedTuple):
-    """What has come since the piece before: the result of a round, or of a part of the prompt."""
-
-    text: str
-    """Text that is certain; empty while a character or a stop string is incomplete."""
-    tokens: Sequence[int]
-    logprobs: Sequence[TokenLogprobs]
-
-
 class LiveAnswer:
     """One of the texts that a request gets."""
 
@@ -64,6 +54,8 @@ class LiveAnswer:
         """When its first token came, in seconds of a monotonic clock."""
         self.last_at = self.asked_at
         """When its latest token came."""
+        self.new_tokens: Sequence[int] = ()
+        """Tokens of the latest piece."""
         self.is_over_time = False
         """Whether it was ended because it took too long."""
         self._expiry: asyncio.TimerHandle | None = None
@@ -72,10 +64,11 @@ class LiveAnswer:
         self._n_tokens = self._n_logprobs = 0
         self._n_shown = -1  # of the prompt
 
-    async def take(self) -> Piece | None:
-        """Wait for the next piece; None once there are no more. Raises what ended the generation early.
+    async def take(self) -> str | None:
+        """Wait for the next piece: the result of a round, or of a part of the prompt. None once there are no more.
 
-        Raises ApiError if the deadline has passed before the first token.
+        Returns its text, which is empty while a character or a stop string is incomplete. Raises what ended the
+        generation early, ApiError if the deadline has passed before the first token.
         """
         generation = self.generation
         text = await generation.take()
@@ -83,11 +76,16 @@ class LiveAnswer:
             if self.is_over_time and not generation.tokens:
                 raise too_late(self.options.deadline_s)
             return None
-        tokens, logprobs = generation.tokens[self._n_tokens :], generation.logprobs[self._n_logprobs :]
-        self._n_tokens, self._n_logprobs = len(generation.tokens), len(generation.logprobs)
-        if tokens:
+        self.new_tokens = generation.tokens[self._n_tokens :]
+        self._n_tokens = len(generation.tokens)
+        if self.new_tokens:
             self._check_time()
-        return Piece(text, tokens, logprobs)
+        return text
+
+    def new_logprobs(self) -> Sequence[TokenLogprobs]:
+        """Log probabilities that have come since the last call."""
+        n_shown, self._n_logprobs = self._n_logprobs, len(self.generation.logprobs)
+        return self.generation.logprobs[n_shown:]
 
     async def complete(self) -> None:
         """Wait for the end. Raises what ended the generation early."""

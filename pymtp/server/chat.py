@@ -19,7 +19,7 @@ from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import UnsupportedModel
 from pymtp.loading.images import Image
 
-from .answer import LiveAnswer, Piece
+from .answer import LiveAnswer
 from .bodies import apart, as_structure, read
 from .errors import invalid
 from .fields import ChatBody
@@ -60,9 +60,9 @@ class ChatReply(Reply):
         super().__init__(served)
         self._parsers: dict[int, AnswerParser] = {}  # by answer
 
-    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
+    def piece(self, answer: LiveAnswer, text: str) -> Iterable[bytes]:
         yield from self._begin(answer)
-        yield from self._events(answer, self._parsers[answer.index].push(piece.text))
+        yield from self._events(answer, self._parsers[answer.index].push(text))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         yield from self._begin(answer)

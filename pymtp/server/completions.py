@@ -3,7 +3,6 @@
 Owns the form of their answers.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
 from pymtp.sampling.logprobs import TokenLogprobs
 
 from . import reports
-from .answer import LiveAnswer, Piece
+from .answer import LiveAnswer
 from .chat import ChatReply
 from .logs import random_name
 from .respond import Reply, event
@@ -22,13 +21,11 @@ class ChatCompletionReply(ChatReply):
     def __init__(self, served: ServedModel) -> None:
         super().__init__(served)
         self._head = reports.head(served, "chatcmpl")
-        self._held = defaultdict[int, list[TokenLogprobs]](list)  # by answer, those without text so far
 
-    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
-        self._held[answer.index] += piece.logprobs
-        yield from super().piece(answer, piece)
-        if answer.options.return_drafts and piece.text:
-            parts = answer.generation.parts(len(answer.text) - len(piece.text))
+    def piece(self, answer: LiveAnswer, text: str) -> Iterable[bytes]:
+        yield from super().piece(answer, text)
+        if answer.options.return_drafts and text:
+            parts = answer.generation.parts(len(answer.text) - len(text))
             yield event(self._chunk(answer, {}) | {"drafts": parts, "timings": reports.timings(answer)})
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
@@ -36,7 +33,7 @@ class ChatCompletionReply(ChatReply):
         yield event(self._chunk(answer, _OPENING) | reports.progress(answer, n_done))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        self._held[answer.index].clear()
+        answer.new_logprobs()  # those of tokens without text are not shown
         return super().end(answer)
 
     def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
@@ -63,12 +60,10 @@ class ChatCompletionReply(ChatReply):
         yield event(self._chunk(answer, _OPENING))
 
     def _events(self, answer: LiveAnswer, deltas: Sequence[ChatDelta]) -> Iterable[bytes]:
-        held = self._held[answer.index]
         for i, delta in enumerate(deltas):
             data = self._chunk(answer, _delta(delta))
             if i == len(deltas) - 1:
-                data["choices"][0] |= self._shown(answer, held)
-                held.clear()
+                data["choices"][0] |= self._shown(answer, answer.new_logprobs())
                 data |= reports.timings_of_piece(answer)
             yield event(data)
 
@@ -126,15 +121,11 @@ class CompletionReply(Reply):
     def __init__(self, served: ServedModel) -> None:
         super().__init__(served)
         self._head = reports.head(served, "cmpl") | {"object": "text_completion"}
-        self._held = defaultdict[int, list[TokenLogprobs]](list)  # by answer, those without text so far
 
-    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
-        held = self._held[answer.index]
-        held += piece.logprobs
-        if not piece.text:
-            return
-        yield event(self._chunk(answer, piece.text, self._shown(answer, held)) | reports.timings_of_piece(answer))
-        held.clear()
+    def piece(self, answer: LiveAnswer, text: str) -> Iterable[bytes]:
+        if text:
+            shown = self._shown(answer, answer.new_logprobs())
+            yield event(self._chunk(answer, text, shown) | reports.timings_of_piece(answer))
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         yield event(self._chunk(answer, "") | reports.progress(answer, n_done))

@@ -14,7 +14,7 @@ from pymtp.loading.images import IMAGE_MARKER
 from pymtp.loading.vocabulary import Vocabulary
 
 from . import reports
-from .answer import LiveAnswer, Piece
+from .answer import LiveAnswer
 from .bodies import apart, read
 from .chat import prepared, render
 from .errors import invalid
@@ -109,10 +109,10 @@ async def apply_template(request: Request) -> Response:
 class LlamaServerReply(Reply):
     """Answers in the form of /completion. See respond.Reply."""
 
-    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
-        data = self._partial(answer, piece.text, piece.tokens) | reports.timings_of_piece(answer)
-        if piece.logprobs:
-            data["completion_probabilities"] = reports.logprobs_of(self._served, answer, piece.logprobs)
+    def piece(self, answer: LiveAnswer, text: str) -> Iterable[bytes]:
+        data = self._partial(answer, text, answer.new_tokens) | reports.timings_of_piece(answer)
+        if logprobs := answer.new_logprobs():
+            data["completion_probabilities"] = reports.logprobs_of(self._served, answer, logprobs)
         yield event(data)
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .answer import LiveAnswer, Piece
+from .answer import LiveAnswer
 from .errors import as_api_error
 from .logs import log
 from .served_model import ServedModel, served_by
@@ -34,8 +34,8 @@ class Reply(ABC):
         self._served = served
 
     @abstractmethod
-    def piece(self, answer: LiveAnswer, piece: Piece) -> Iterable[bytes]:
-        """The events of a piece."""
+    def piece(self, answer: LiveAnswer, text: str) -> Iterable[bytes]:
+        """The events of a piece: its text and `answer.new_tokens`, one of which may be empty."""
 
     @abstractmethod
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
@@ -158,9 +158,9 @@ async def _events(
     """The events of all answers, several in one where they come together."""
     has_begun = False
     try:
-        async for answer, piece in _pieces(answers):
-            events = _of_piece(reply, answer, piece)
-            if piece is None:
+        async for answer, text in _pieces(answers):
+            events = _of_piece(reply, answer, text)
+            if text is None:
                 served.finish(answer)
             if events:
                 has_begun = True
@@ -175,42 +175,32 @@ async def _events(
         yield event(failure.as_json(path), "error" if path.startswith("/v1/messages") else None)
 
 
-def _of_piece(reply: Reply, answer: LiveAnswer, piece: Piece | None) -> bytes:
-    if piece is None:
+def _of_piece(reply: Reply, answer: LiveAnswer, text: str | None) -> bytes:
+    if text is None:
         return b"".join(reply.end(answer))
     events = [event for n_done in answer.new_progress() for event in reply.progress(answer, n_done)]
-    if piece.tokens or piece.text:
-        events += reply.piece(answer, piece)
+    if text or answer.new_tokens:
+        events += reply.piece(answer, text)
     return b"".join(events)
 
 
-async def _pieces(answers: Sequence[LiveAnswer]) -> AsyncIterator[tuple[LiveAnswer, Piece | None]]:
+async def _pieces(answers: Sequence[LiveAnswer]) -> AsyncIterator[tuple[LiveAnswer, str | None]]:
     """The pieces of all answers as they come; None at the end of each."""
-    if len(answers) == 1:
-        while (piece := await answers[0].take()) is not None:
-            yield answers[0], piece
+    if len(answers) == 1:  # needs no tasks
+        while (text := await answers[0].take()) is not None:
+            yield answers[0], text
         yield answers[0], None
         return
-    queue: asyncio.Queue[tuple[LiveAnswer, Piece | None | BaseException]] = asyncio.Queue()
-
-    async def follow(answer: LiveAnswer) -> None:
-        try:
-            while (piece := await answer.take()) is not None:
-                queue.put_nowait((answer, piece))
-            queue.put_nowait((answer, None))
-        except BaseException as error:
-            queue.put_nowait((answer, error))
-
-    tasks = [asyncio.create_task(follow(answer)) for answer in answers]
-    n_left = len(tasks)
+    waiting = {asyncio.ensure_future(answer.take()): answer for answer in answers}
     try:
-        while n_left:
-            answer, came = await queue.get()
-            if isinstance(came, BaseException):
-                raise came
-            n_left -= came is None
-            yield answer, came
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                answer, text = waiting.pop(task), task.result()
+                yield answer, text
+                if text is not None:
+                    waiting[asyncio.ensure_future(answer.take())] = answer
     finally:
-        for task in tasks:
+        for task in waiting:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*waiting, return_exceptions=True)
