@@ -748,12 +748,11 @@ def test_prompts_are_reused_across_keys_only_if_that_is_asked_for(tmp_path: Path
 
 def test_a_stream_takes_headers_as_any_response_does() -> None:
     async def events() -> AsyncGenerator[bytes, None]:
+        yield b"data: first\n\n"
         yield b"data: second\n\n"
 
     async def stream(request: Request) -> Response:
-        first: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        first.set_result(b"data: first\n\n")
-        response = Stream(first, events(), ping_s=0)
+        response = Stream(events(), ping_s=0)
         response.headers["x-own"] = "kept"
         return response
 

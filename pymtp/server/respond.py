@@ -74,18 +74,7 @@ async def respond(request: Request, answers: Sequence[LiveAnswer], reply: Reply)
         if n_entries > N_ENTRIES_MAX:
             return await asyncio.to_thread(lambda: json_response(reply.whole(answers)))
         return json_response(reply.whole(answers))
-    events = _events(served, answers, reply, request.url.path)
-    first = asyncio.ensure_future(anext(events, None))
-    # an error before the first event has a status of its own; those who wait for long get the headers meanwhile
-    try:
-        await unless_gone(request.receive, asyncio.wait([first], timeout=max(options.ping_s, 0) or None))
-        if first.done():
-            first.result()
-    except BaseException as error:  # there is no Stream that would end them
-        first.cancel()
-        served.give_up(answers, error)
-        raise
-    return Stream(first, events, options.ping_s)
+    return Stream(_events(served, answers, reply, request.url.path), options.ping_s)
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -108,43 +97,45 @@ class ClientGone(Exception):
 
 
 class Stream(Response):
-    """A response of server-sent events."""
+    """A response of server-sent events, with a comment after each time of silence.
 
-    def __init__(self, first: asyncio.Future[bytes | None], events: AsyncGenerator[bytes, None], ping_s: float) -> None:
+    It begins with the first of them, so that an error before has a status of its own.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes, None], ping_s: float) -> None:
         self.status_code, self.background = 200, None
         self.init_headers({"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"})
-        self._first, self._events = first, events
-        self._ping_s = ping_s
-        self._sent_at = 0.0
+        self._events, self._ping_s = events, ping_s
+        self._has_begun, self._sent_at = False, time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it. See ASGI."""
         ping = asyncio.ensure_future(self._ping(send))
         try:
-            await unless_gone(receive, self._send(send))
+            await unless_gone(receive, self._send_all(send))
         finally:
-            for each in (ping, self._first):
-                each.cancel()
-            await asyncio.gather(ping, self._first, return_exceptions=True)
+            ping.cancel()
+            await asyncio.gather(ping, return_exceptions=True)
             await self._events.aclose()
 
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        self._sent_at = time.monotonic()
-        body = await self._first
-        while body is not None:
-            self._sent_at = time.monotonic()
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-            body = await anext(self._events, None)
+    async def _send_all(self, send: Send) -> None:
+        async for body in self._events:
+            await self._send(body, send)
         self._ping_s = 0
         await send({"type": "http.response.body", "body": b""})
 
+    async def _send(self, body: bytes, send: Send) -> None:
+        self._sent_at = time.monotonic()
+        if not self._has_begun:
+            self._has_begun = True
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
     async def _ping(self, send: Send) -> None:
-        """Send a comment after each time of silence."""
         while self._ping_s > 0:
             await asyncio.sleep(self._ping_s)
-            if self._sent_at and self._ping_s and time.monotonic() - self._sent_at >= self._ping_s:
-                await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
+            if self._ping_s and time.monotonic() - self._sent_at >= self._ping_s:
+                await self._send(b":\n\n", send)
 
 
 async def _disconnect(receive: Receive) -> None:
