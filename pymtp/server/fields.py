@@ -3,9 +3,12 @@
 Knows names and types. What they mean is in `parameters`; null stands for a field that is left out.
 """
 
-from typing import Annotated, Any, Literal
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, defstruct, field
+
+from pymtp.sampling.params import SamplingParams
 
 N_TEXTS_MAX = 256
 """The most stop strings, which are looked for after each token, and of the strings that end DRY's repetitions."""
@@ -30,7 +33,15 @@ class LoraScale(Struct):
     scale: float = 0.0
 
 
-class GenerationFields(Struct, kw_only=True):
+SAMPLING = {each.name: each.type for each in fields(SamplingParams) if each.type in (int, float, int | None)}
+"""Fields of requests that are named like those of SamplingParams, and their types."""
+if TYPE_CHECKING:
+    SamplingFields = Struct
+else:
+    SamplingFields = defstruct("SamplingFields", [(name, kind | None, None) for name, kind in SAMPLING.items()])
+
+
+class GenerationFields(SamplingFields, kw_only=True):
     """What every request for text can ask for."""
 
     model: str | None = None
@@ -50,32 +61,7 @@ class GenerationFields(Struct, kw_only=True):
     n_keep: int | None = None
     id_slot: int | None = None
 
-    seed: int | None = None
-    temperature: float | None = None
-    dynatemp_range: float | None = None
-    dynatemp_exponent: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    top_n_sigma: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    min_keep: int | None = None
-    repeat_last_n: int | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
     dry_sequence_breakers: Annotated[list[str], Meta(min_length=1, max_length=N_TEXTS_MAX)] | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    adaptive_target: float | None = None
-    adaptive_decay: float | None = None
     samplers: Texts | None = None
     logit_bias: list[tuple[int | str, Bias]] | dict[str, Bias] | None = None
 

@@ -3,7 +3,6 @@
 Owns what names mean and which values are out of the question. Knows the vocabulary; generates nothing.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -12,12 +11,12 @@ from typing import Any
 from pymtp.acceptance.forced import Forced
 from pymtp.chat.schema import refuse_ignored, schema_grammar
 from pymtp.loading.vocabulary import Vocabulary
-from pymtp.sampling.params import SamplingParams, known_samplers
+from pymtp.sampling.params import known_samplers
 from pymtp.serving.params import GenerationParams, with_options
 
 from .answer import Options
 from .errors import invalid
-from .fields import Bias, ChatBody, GenerationFields, LoraScale
+from .fields import SAMPLING, Bias, ChatBody, GenerationFields, LoraScale
 from .logs import ignore
 from .settings import ServerSettings
 
@@ -38,9 +37,6 @@ _CLAMPED = {
     "xtc_threshold": (0, 1),
     "temperature": (0, math.inf),
 }
-_OTHERWISE = {*_CLAMPED, "samplers", "seed", "dry_base", "dry_sequence_breakers", "logit_bias"}
-"""Fields of SamplingParams that are not taken as they are."""
-_SAMPLING = {each.name for each in dataclasses.fields(SamplingParams)} - _OTHERWISE
 
 
 def options_of(fields: GenerationFields, *, n_probs: int | None, n_slots: int, settings: ServerSettings) -> Options:
@@ -78,10 +74,12 @@ def params_of(
     Raises ApiError, and InvalidParameter for a value out of range.
     """
     _refuse_unsupported(fields)
-    asked: dict[str, Any] = {name: getattr(fields, name) for name in (*_SAMPLING, *_GENERATION)}
+    asked: dict[str, Any] = {name: getattr(fields, name) for name in (*SAMPLING, *_GENERATION)}
     for name, (least, most) in _CLAMPED.items():
-        value = getattr(fields, name)
-        asked[name] = None if value is None else min(max(value, least), most)
+        if asked[name] is not None:
+            asked[name] = min(max(asked[name], least), most)
+    if (asked["dry_base"] or 0) < 1:  # out of range counts as left out, as in llama-server
+        del asked["dry_base"]
     asked["max_tokens"] = _first(fields.n_predict, fields.max_completion_tokens, fields.max_tokens, None)
     asked["draft_max"] = _first(fields.draft_max, fields.speculative_n_max, None)
     asked["draft_min"] = _first(fields.draft_min, fields.speculative_n_min, None)
@@ -91,8 +89,6 @@ def params_of(
     asked["logprobs"] = n_probs
     asked["lora"] = None if fields.lora is None else scales_of(fields.lora)
     asked["logit_bias"] = None if fields.logit_bias is None else _biases(fields.logit_bias, vocabulary)
-    if fields.dry_base is not None and fields.dry_base >= 1:
-        asked["dry_base"] = fields.dry_base
     if fields.dry_sequence_breakers is not None:
         asked["dry_sequence_breakers"] = tuple(fields.dry_sequence_breakers)
     if fields.samplers is not None:
@@ -103,8 +99,8 @@ def params_of(
     if n_keep is not None:
         asked["n_keep"] = max(_first(fields.n_keep, n_keep), -1)
     options = {name: value for name, value in asked.items() if value is not None}
-    if fields.seed is not None:
-        options["seed"] = None if fields.seed in (-1, RANDOM_SEED) else fields.seed
+    if options.get("seed") in (-1, RANDOM_SEED):
+        options["seed"] = None
     if isinstance(defaults.forced, Forced):  # drawn for each request: the same seed, the same answer
         options["forced"] = Forced(defaults.forced.rates, Random(options.get("seed")).random)
     options |= _constraint(fields)

@@ -6,22 +6,19 @@ Knows finished and running answers; sends nothing.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
-from pymtp.sampling.params import SamplingParams
 from pymtp.serving.params import GenerationParams
 from pymtp.version import __version__
 
 from .answer import LiveAnswer
+from .fields import SAMPLING
 from .logs import new_id
 from .parameters import DRAFTING, RANDOM_SEED
 from .served_model import ServedModel
 
-_NOT_NUMBERS = ("samplers", "seed", "dry_sequence_breakers", "logit_bias")
-_SAMPLING = [each.name for each in fields(SamplingParams) if each.name not in _NOT_NUMBERS]
 _DRAFTING = ("draft_max", "draft_min", "draft_p_min", *DRAFTING)
 _STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit", "blocked": "blocked", None: "none"}
 _MISSING = object()
@@ -124,8 +121,8 @@ def settings_of(params: GenerationParams, vocabulary: Vocabulary | None) -> dict
     if params.ignore_eos and vocabulary:
         biases += [{"bias": None, "token": token} for token in sorted(vocabulary.end_of_generation)]
     return {
+        **{name: getattr(sampling, name) for name in SAMPLING},
         "seed": RANDOM_SEED if sampling.seed is None else sampling.seed,
-        **{name: getattr(sampling, name) for name in _SAMPLING},
         "dry_sequence_breakers": list(sampling.dry_sequence_breakers),
         "stop": list(params.stop),
         "max_tokens": params.max_tokens,
