@@ -26,7 +26,7 @@ import psutil
 import random_gguf
 from pymtp import Generation, Model
 from pymtp.errors import PymtpError
-from pymtp.server.memory import return_large_blocks
+from pymtp.server.run import return_large_blocks
 
 N_CTX, N_SLOTS, K = 96, 4, 3
 N_TENTHS, N_WARM = 10, 5

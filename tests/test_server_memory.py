@@ -15,7 +15,7 @@ class Info(ctypes.Structure):
 libc = ctypes.CDLL(None)
 libc.mallinfo2.restype, libc.malloc.restype, libc.free.argtypes = Info, ctypes.c_void_p, [ctypes.c_void_p]
 if len(sys.argv) > 1:
-    from pymtp.server.memory import return_large_blocks
+    from pymtp.server.run import return_large_blocks
     return_large_blocks()
 libc.free(libc.malloc(20 << 20))
 before = libc.mallinfo2().hblks

@@ -1,12 +1,14 @@
-"""Runs a server until it is told to stop: its sockets, its signals, its end.
+"""Runs a server until it is told to stop: its sockets, files and memory, its signals, its end.
 
 Knows uvicorn; nothing of what the application does.
 """
 
 import asyncio
+import ctypes
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EADDRINUSE
@@ -19,9 +21,12 @@ from pymtp.model import Model
 
 from . import logs
 from .app import make_app
-from .memory import return_large_blocks
 from .protocol import Connection
 from .settings import ServerSettings
+
+LARGE = 128 << 10
+"""Bytes of a block from which on it is the system's own: glibc's default, before it adapts."""
+_M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 def serve(
@@ -67,6 +72,17 @@ def serve(
     served = app.state.served
     if served.error is not None:
         raise served.error
+
+
+def return_large_blocks() -> None:
+    """Have freed blocks of LARGE bytes and more returned to the system. Does nothing where there is no glibc.
+
+    Else glibc raises that limit to what was freed, up to 32 MiB, and keeps such blocks. Those of graphs, which come and
+    go, then leave gaps between what lives longer: after some thousand requests a server holds twice what it uses.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt:
+        mallopt(_M_MMAP_THRESHOLD, LARGE)
 
 
 def _allow_many_files() -> None:
