@@ -11,9 +11,13 @@ from starlette.responses import Response
 
 from pymtp.serving.statistics import Stats
 
-from .counts import OWN_PREFIX, PREFIX, head
 from .errors import turned_off
-from .served_model import ServedModel, served_by
+from .served_model import BOUNDS_S, Histogram, ServedModel, served_by
+
+_PREFIX = "llamacpp:"
+"""The prefix of names that llama-server has too, so that its monitors find them."""
+_OWN_PREFIX = "pymtp:"
+"""The prefix of all other names."""
 
 
 async def metrics(request: Request) -> Response:
@@ -32,7 +36,6 @@ async def metrics(request: Request) -> Response:
 def _lines(served: ServedModel, stats: Stats, n_cells: int, n_lookup_bytes: int) -> Iterator[str]:
     counts, model = served.counts, served.model
     n_running, passes = min(len(served.answers), served.n_slots), model.session.counters.n_trunk_passes
-    per_position = stats.accepted_per_position
     yield from _values(
         "counter",
         ("prompt_tokens_total", "Prompt tokens processed, without cached ones", stats.prompt_tokens),
@@ -59,25 +62,42 @@ def _lines(served: ServedModel, stats: Stats, n_cells: int, n_lookup_bytes: int)
         "gauge",
         ("lookup_bytes", "Host memory of the texts in which drafts are looked up", n_lookup_bytes),
         ("draft_tokens_per_round", "Draft tokens of a round, on average", stats.drafted / max(stats.rounds, 1)),
-        prefix=OWN_PREFIX,
+        prefix=_OWN_PREFIX,
     )
-    name = PREFIX + "spec_decode_num_accepted_tokens_per_pos_total"
-    yield from head(name, "counter", "Draft tokens accepted, by position")
-    for position, n in enumerate(per_position):
-        yield f'{name}{{position="{position}"}} {n}'
-    name = OWN_PREFIX + "rounds_total"
-    yield from head(name, "counter", "Rounds, by the draft tokens that they verified")
-    for length, n in stats.rounds_per_length.items():
-        yield f'{name}{{drafts="{length}"}} {n}'
-    name = OWN_PREFIX + "answers_total"
-    yield from head(name, "counter", "Answers, by how they ended")
-    for reason, n in sorted(counts.ended.items()):
-        yield f'{name}{{reason="{reason}"}} {n}'
-    yield from counts.first_token.lines("time_to_first_token_seconds", "From the request to the first token")
-    yield from counts.between_tokens.lines("inter_token_seconds", "Between tokens of an answer")
+    name = _PREFIX + "spec_decode_num_accepted_tokens_per_pos_total"
+    yield from _labelled(name, "Draft tokens accepted, by position", "position", enumerate(stats.accepted_per_position))
+    text = "Rounds, by the draft tokens that they verified"
+    yield from _labelled(_OWN_PREFIX + "rounds_total", text, "drafts", stats.rounds_per_length.items())
+    name, ended = _OWN_PREFIX + "answers_total", sorted(counts.ended.items())
+    yield from _labelled(name, "Answers, by how they ended", "reason", ended)
+    yield from _histogram("time_to_first_token_seconds", "From the request to the first token", counts.first_token)
+    yield from _histogram("inter_token_seconds", "Between tokens of an answer", counts.between_tokens)
 
 
-def _values(kind: str, *items: tuple[str, str, float], prefix: str = PREFIX) -> Iterable[str]:
+def _values(kind: str, *items: tuple[str, str, float], prefix: str = _PREFIX) -> Iterable[str]:
     for name, text, value in items:
-        yield from head(prefix + name, kind, text)
+        yield from _head(prefix + name, kind, text)
         yield f"{prefix}{name} {value:.9g}" if isinstance(value, float) else f"{prefix}{name} {value}"
+
+
+def _labelled(name: str, text: str, label: str, values: Iterable[tuple[object, int]]) -> Iterator[str]:
+    yield from _head(name, "counter", text)
+    for each, n in values:
+        yield f'{name}{{{label}="{each}"}} {n}'
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[str]:
+    name = _OWN_PREFIX + name
+    yield from _head(name, "histogram", text)
+    total = 0
+    for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), histogram.counts, strict=True):
+        total += count
+        yield f'{name}_bucket{{le="{bound}"}} {total}'
+    yield f"{name}_sum {histogram.sum_s:.6f}"
+    yield f"{name}_count {total}"
+
+
+def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    """The lines before the values of a metric."""
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} {kind}"

@@ -5,6 +5,8 @@ Owns the model, how many requests may wait for it, and what happens when it fail
 
 import asyncio
 import time
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -22,7 +24,6 @@ from pymtp.placement.devices import host_free_bytes
 from pymtp.serving.params import GenerationParams, with_options
 
 from .answer import LiveAnswer, Options
-from .counts import Counts
 from .errors import busy, invalid, too_long, unavailable
 from .fields import GenerationFields
 from .logs import log
@@ -38,6 +39,34 @@ key_id: ContextVar[str] = ContextVar("key_id", default="")
 REMOTE_RETRY_S = 1.0
 IDLE_S = 5.0
 """After so long without a request, prompts are written to files."""
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class Histogram:
+    """How often a time was in which range."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.sum_s = 0.0
+
+    def observe(self, seconds: float, n: int = 1) -> None:
+        """Count it, `n` times."""
+        self.counts[bisect_left(BOUNDS_S, seconds)] += n
+        self.sum_s += seconds * n
+
+
+class Counts:
+    """What a server counts of its answers."""
+
+    def __init__(self) -> None:
+        self.n_cached = 0
+        """Tokens of prompts that were in the cache."""
+        self.n_tokens_max = 0
+        """Tokens of the longest prompt with its answer."""
+        self.first_token = Histogram()
+        self.between_tokens = Histogram()
+        self.ended: Counter[str] = Counter()
+        """Answers by how they ended."""
 
 
 class ServedModel:
