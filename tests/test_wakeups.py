@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from pymtp.serving.wakeups import Wakeups, wakeups_of
+from pymtp.serving.generation import Wakeups, wakeups_of
 
 
 class CountingLoop:

@@ -17,7 +17,7 @@ from pymtp.serving.adapters import Adapters
 from pymtp.serving.admission import Admission
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.params import GenerationParams, with_options
-from pymtp.serving.prefix_files import PrefixFiles
+from pymtp.serving.prefix_cache import PrefixFiles
 
 
 class ModelSlots:

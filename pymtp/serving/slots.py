@@ -10,8 +10,7 @@ from typing import NamedTuple
 from pymtp.engine.session import Session
 from pymtp.engine.snapshot import DamagedState
 from pymtp.errors import InvalidParameter, PymtpError, StateError
-from pymtp.serving.prefix_cache import PrefixCache, Saved, n_common
-from pymtp.serving.prefix_files import N_TOKENS_MIN
+from pymtp.serving.prefix_cache import N_TOKENS_MIN, PrefixCache, Saved, n_common
 
 
 class Kept(NamedTuple):
