@@ -4,7 +4,7 @@ Knows bytes and structures; nothing of what they ask for.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -19,8 +19,17 @@ LONG_BYTES = 16 << 10
 
 
 async def read(request: Request, kind: type[T]) -> T:
-    """The body as a structure. Raises ApiError."""
-    return _decode(await read_bytes(request), kind)
+    """The body as a structure. Raises ApiError, also if it is too long or takes too long."""
+    settings = request.app.state.served.settings
+    try:
+        data = await asyncio.wait_for(_collect(request, settings.body_bytes_max), settings.timeout_s)
+    except asyncio.TimeoutError:
+        raise ApiError(408, f"the body did not arrive within {settings.timeout_s:g} s") from None
+    request.state.is_long = len(data) > LONG_BYTES
+    try:
+        return msgspec.json.decode(data or b"{}", type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _refusal(error) from None
 
 
 def as_structure(body: object, kind: type[T]) -> T:
@@ -31,15 +40,12 @@ def as_structure(body: object, kind: type[T]) -> T:
         raise _refusal(error) from None
 
 
-async def read_bytes(request: Request) -> bytes:
-    """The body. Raises ApiError if it is too long or takes too long."""
-    settings = request.app.state.served.settings
-    try:
-        data = await asyncio.wait_for(_collect(request, settings.body_bytes_max), settings.timeout_s)
-        request.state.is_long = len(data) > LONG_BYTES
-        return data
-    except asyncio.TimeoutError:
-        raise ApiError(408, f"the body did not arrive within {settings.timeout_s:g} s") from None
+def refuse(body: object, reasons: Mapping[str, str]) -> None:
+    """Raise ApiError for a field that asks for something, if there is a reason why that is not possible."""
+    for name, reason in reasons.items():
+        value = getattr(body, name, None)
+        if value or value == {}:  # an empty object is a service with its defaults
+            raise invalid(f"{name} is not supported: {reason}")
 
 
 async def apart(request: Request, work: Callable[[], T]) -> T:
@@ -60,13 +66,6 @@ async def _collect(request: Request, n_max: int) -> bytes:
     if n > n_max:
         raise ApiError(413, f"the body is longer than {n_max} bytes", headers={"Connection": "close"})
     return b"".join(parts)
-
-
-def _decode(data: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(data or b"{}", type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _refusal(error) from None
 
 
 def _refusal(error: Exception) -> ApiError:

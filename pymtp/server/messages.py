@@ -13,7 +13,7 @@ from pymtp.chat.parser import ChatDelta, ChatMessage
 
 from . import reports
 from .answer import LiveAnswer
-from .bodies import as_structure
+from .bodies import as_structure, refuse
 from .chat import ChatReply
 from .errors import ApiError, invalid
 from .fields import OneAnswer
@@ -71,13 +71,15 @@ class MessagesBody(Struct, kw_only=True):
     n_cmpl: OneAnswer = None
 
 
+_UNSUPPORTED = dict.fromkeys(("container", "mcp_servers"), "nothing runs here but the model")
+
+
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     """A request as one of /v1/chat/completions. Raises ApiError."""
     if "messages" not in body:
         raise invalid("'messages' is required")
     asked = as_structure(body, MessagesBody)
-    if asked.container or asked.mcp_servers:
-        raise invalid("container and mcp_servers are not supported: nothing runs here but the model")
+    refuse(asked, _UNSUPPORTED)
     chat = {key: value for key, value in body.items() if key not in MessagesBody.__struct_fields__}
     given = asked.messages or [Message("user", "")]  # none are no error, as in llama-server
     system = _text(asked.system) if isinstance(asked.system, list) else asked.system

@@ -15,6 +15,7 @@ from pymtp.sampling.params import known_samplers
 from pymtp.serving.params import GenerationParams, with_options
 
 from .answer import Options
+from .bodies import refuse
 from .errors import invalid
 from .fields import SAMPLING, Bias, ChatBody, GenerationFields, LoraScale
 from .logs import ignore
@@ -36,6 +37,16 @@ _CLAMPED = {
     "xtc_probability": (0, 1),
     "xtc_threshold": (0, 1),
     "temperature": (0, math.inf),
+}
+
+_UNSUPPORTED = {
+    "n_indent": "use stop strings",
+    "suffix": "use /infill",
+    "echo": "the prompt is not repeated",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "audio": "answers are texts",
+    "web_search_options": "there is no search",
 }
 
 
@@ -73,7 +84,11 @@ def params_of(
 
     Raises ApiError, and InvalidParameter for a value out of range.
     """
-    _refuse_unsupported(fields)
+    refuse(fields, _UNSUPPORTED)
+    if fields.best_of not in (None, 1):
+        raise invalid("best_of is not supported: use n")
+    if isinstance(fields, ChatBody) and any(each != "text" for each in fields.modalities or ()):
+        raise invalid("modalities is not supported: answers are texts")
     asked: dict[str, Any] = {name: getattr(fields, name) for name in (*SAMPLING, *_GENERATION)}
     for name, (least, most) in _CLAMPED.items():
         if asked[name] is not None:
@@ -117,28 +132,6 @@ def scales_of(adapters: list[LoraScale]) -> dict[int, float]:
 def _first(*values: Any) -> Any:
     """The first that was given, else the last."""
     return next((value for value in values if value is not None), values[-1])
-
-
-def _refuse_unsupported(fields: GenerationFields) -> None:
-    if isinstance(fields, ChatBody):
-        _refuse_of_chats(fields)
-    if fields.n_indent:
-        raise invalid("Field 'n_indent': is not supported; use stop strings")
-    if fields.best_of not in (None, 1):
-        raise invalid("Field 'best_of': is not supported; use n")
-    if fields.suffix:
-        raise invalid("Field 'suffix': is not supported; use /infill")
-    if fields.echo:
-        raise invalid("Field 'echo': is not supported; the prompt is not repeated")
-
-
-def _refuse_of_chats(fields: ChatBody) -> None:
-    if fields.functions or fields.function_call:
-        raise invalid("Fields 'functions' and 'function_call': are not supported; use tools and tool_choice")
-    if any(each != "text" for each in fields.modalities or ()) or fields.audio:
-        raise invalid("Fields 'modalities' and 'audio': are not supported; answers are texts")
-    if fields.web_search_options is not None:
-        raise invalid("Field 'web_search_options': is not supported; there is no search")
 
 
 def _constraint(fields: GenerationFields) -> dict[str, Any]:

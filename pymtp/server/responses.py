@@ -13,7 +13,7 @@ from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall, ToolCallDelta
 
 from . import reports
 from .answer import LiveAnswer
-from .bodies import as_structure
+from .bodies import as_structure, refuse
 from .chat import ChatReply
 from .errors import invalid
 from .fields import OneAnswer
@@ -63,6 +63,7 @@ class ResponsesBody(Struct, kw_only=True):
 
 
 _UNSUPPORTED = {
+    "previous_response_id": "send the whole conversation as input",
     "conversation": "nothing is stored",
     "background": "an answer is made while the client waits",
     "prompt": "write it out as input",
@@ -74,11 +75,7 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     if "input" not in body:
         raise invalid("'input' is required")
     asked = as_structure(body, ResponsesBody)
-    if asked.previous_response_id:
-        raise invalid("previous_response_id is not supported: send the whole conversation as input")
-    for name, reason in _UNSUPPORTED.items():
-        if getattr(asked, name):
-            raise invalid(f"{name} is not supported: {reason}")
+    refuse(asked, _UNSUPPORTED)
     chat = {key: value for key, value in body.items() if key not in ResponsesBody.__struct_fields__}
     messages: list[dict[str, Any]] = []
     if asked.instructions:
