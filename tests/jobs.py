@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pymtp.serving.request import Request
 from pymtp.serving.sequence import ShareResult, TokenSequence
 
 Report = Callable[[TokenSequence, ShareResult | None], object]
 
 
-class Ready:
+class Ready(Request):
     """A job; `emitted` are the tokens that were reported."""
 
     def __init__(
@@ -21,7 +22,7 @@ class Ready:
         slot: int | None = None,
         lora: dict[int, float] | None = None,
     ) -> None:
-        self.sequence, self.cache_scope, self.slot, self.lora = sequence, cache_scope, slot, lora
+        self._ready, self.cache_scope, self.slot, self.lora = sequence, cache_scope, slot, lora
         self.emitted: list[int] = []
         self.may_wait: list[bool] = []
         """What each report said of itself."""
@@ -29,14 +30,13 @@ class Ready:
         self._report = report
 
     def start(self) -> TokenSequence:
-        return self.sequence
+        return self._ready
 
-    def report(self, sequence: TokenSequence, result: ShareResult | None, *, may_wait: bool) -> None:
-        assert sequence is self.sequence
+    def report(self, result: ShareResult | None, *, may_wait: bool) -> None:
         self.may_wait.append(may_wait)
         self.emitted += result.tokens if result else []
         if self._report:
-            self._report(sequence, result)
+            self._report(self._ready, result)
 
     def fail(self, error: BaseException) -> None:
         self.error = error

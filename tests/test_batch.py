@@ -26,7 +26,7 @@ from pymtp.serving.loop import EngineLoop
 from pymtp.serving.params import GenerationParams, with_options
 from pymtp.serving.request import ModelTraits, Request
 from pymtp.serving.scheduler import Scheduler
-from pymtp.serving.sequence import ShareResult, TokenSequence
+from pymtp.serving.sequence import ShareResult
 from pymtp.serving.statistics import Stats
 from pymtp.text.stream import TextStream
 
@@ -245,9 +245,9 @@ def test_parts_tell_accepted_drafts_from_what_the_target_sampled(
     stop = (whole[-8:-4],) if stops else ()
     drafted: list[bool] = []  # of each token
 
-    def report(request: Request, sequence: TokenSequence, played: ShareResult | None, *, may_wait: bool) -> None:
+    def report(request: Request, played: ShareResult | None, *, may_wait: bool) -> None:
         drafted.extend(i < played.n_accepted for i in range(len(played.tokens)))  # type: ignore[union-attr]
-        original(request, sequence, played, may_wait=may_wait)
+        original(request, played, may_wait=may_wait)
 
     original = Request.report
     monkeypatch.setattr(Request, "report", report)

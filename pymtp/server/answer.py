@@ -48,6 +48,8 @@ class LiveAnswer:
         self.index = index
         self.prompt = prompt
         """Token ids."""
+        self.tokens: Sequence[int] = generation.tokens
+        """The tokens so far, with the one that ended the text."""
         self.options = options
         self.asked_at = time.monotonic()
         self.first_at: float | None = None
@@ -112,11 +114,6 @@ class LiveAnswer:
     def text(self) -> str:
         """The text so far."""
         return self.generation.text
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """The tokens so far, with the one that ended the text."""
-        return self.generation.tokens
 
     @property
     def is_complete(self) -> bool:

@@ -1,49 +1,27 @@
 """Which jobs run: those that have a slot, those that wait for one, and those that have lost theirs.
 
-Owns the jobs, the slots, and which LoRA adapters apply. Must not know what a pass computes, or what is reported of it.
+Owns the jobs, the slots, and which LoRA adapters apply. A job is a request. Must not know what a pass computes, or what
+is reported of it.
 """
 
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from pymtp.drafting.lookup import EarlierTexts
 from pymtp.engine.session import Session
 from pymtp.errors import StateError
 from pymtp.serving.adapters import Adapters, Scales
-from pymtp.serving.sequence import ShareResult, TokenSequence
+from pymtp.serving.request import Request
+from pymtp.serving.sequence import TokenSequence
 from pymtp.serving.slots import Slots
-
-
-class Job(Protocol):
-    """What waits for a slot, and becomes a sequence there."""
-
-    cache_scope: str | None
-    """Whose tokens of its prompt it reuses, if the cache holds them, and for whom it leaves its own there; None: it
-    does neither."""
-    slot: int | None
-    """The slot that it has to run in; None: any."""
-    lora: Mapping[int, float] | None
-    """The LoRA adapters that it asks for, by their numbers, and their scales; None: those of the model."""
-
-    def start(self) -> TokenSequence:
-        """The sequence, now that there is a slot for it."""
-
-    def report(self, sequence: TokenSequence, result: ShareResult | None, *, may_wait: bool) -> None:
-        """Take the result of a pass in which the sequence took part; None: it ends, as the cache had no room for it.
-
-        `may_wait`: it may be batched with the next report.
-        """
-
-    def fail(self, error: BaseException) -> None:
-        """End with an error, in a slot or before there was one."""
 
 
 class Running(NamedTuple):
     """A job in a slot."""
 
-    job: Job
+    job: Request
     sequence: TokenSequence
     n_candidates: int
     """Logits of a row that its sampler looks at; 0: all."""
@@ -65,8 +43,8 @@ class Admission:
         self.adapters = adapters or Adapters(session)
         """The LoRA adapters of the model."""
         self._session, self._earlier = session, earlier
-        self._waiting: deque[Job] = deque()
-        self._suspended: list[tuple[Job, TokenSequence]] = []  # that have had a slot; the oldest first
+        self._waiting: deque[Request] = deque()
+        self._suspended: list[Running] = []  # that have had a slot; the oldest first
 
     @property
     def is_idle(self) -> bool:
@@ -78,22 +56,21 @@ class Admission:
         """Positions of the cache that are taken, by sequences that run and for those that may come."""
         return sum(running.sequence.n_decoded for running in self.running.values()) + self.slots.n_kept
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Request) -> None:
         """Queue a job."""
         self._waiting.append(job)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: Request) -> None:
         """End a job early and free its slot; nothing happens if it has ended."""
         if job in self._waiting:
             self._waiting.remove(job)
-        self._suspended = [each for each in self._suspended if each[0] is not job]
+        self._suspended = [each for each in self._suspended if each.job is not job]
         for slot in [slot for slot, running in self.running.items() if running.job is job]:
             self.release(slot)
 
-    def remove_all(self) -> list[Job]:
+    def remove_all(self) -> list[Request]:
         """Forget all jobs, and return them; slots and session stay as they are."""
-        running, suspended = (running.job for running in self.running.values()), (job for job, _ in self._suspended)
-        jobs = [*running, *suspended, *self._waiting]
+        jobs = [*(each.job for each in (*self.running.values(), *self._suspended)), *self._waiting]
         for each in (self.running, self._suspended, self._waiting):
             each.clear()
         return jobs
@@ -105,12 +82,12 @@ class Admission:
         """
         admitted = []
         while self.slots.has_free and (found := self._next()):
-            job, sequence = found
+            job, sequence, _ = found
             scope = self.adapters.scope(job.cache_scope, self.adapters.current)
             keys = sequence.keys
             sequence.slot = slot = self.slots.choose(keys, scope=scope, slot=job.slot)
             # before anything that can fail: whoever ends all jobs has to find it
-            self.running[slot] = Running(job, sequence, sequence.sampler.n_candidates)
+            self.running[slot] = found
             sequence.n_decoded = sequence.n_cached = self.slots.take(slot, keys, scope=scope)
             admitted.append(sequence)
         if admitted:
@@ -129,9 +106,9 @@ class Admission:
 
     def suspend(self, slot: int) -> None:
         """Take the slot of a sequence from it; it begins again as soon as the cache has room for it."""
-        job, sequence, _ = self.running.pop(slot)
-        sequence.begin_again()
-        self._suspended.insert(0, (job, sequence))
+        suspended = self.running.pop(slot)
+        suspended.sequence.begin_again()
+        self._suspended.insert(0, suspended)
         self.slots.release(slot)
         self._reduce_logits()
 
@@ -149,10 +126,10 @@ class Admission:
         self._session.restore_file(path)
         self.slots.forget()
 
-    def _next(self) -> tuple[Job, TokenSequence] | None:
+    def _next(self) -> Running | None:
         """The next sequence that can begin, or begin again; it waits no more."""
         if self._suspended:
-            job, sequence = self._suspended[0]
+            job, sequence, _ = self._suspended[0]
             has_room = self._has_room(len(sequence.history)) and self._is_free(job)
             return self._suspended.pop(0) if has_room and self._adapt(sequence.lora) else None
         for job in [job for job in self._waiting if self._is_free(job)]:
@@ -166,7 +143,7 @@ class Admission:
                 job.fail(error)
                 continue
             sequence.lora = scales
-            return job, sequence
+            return Running(job, sequence, sequence.sampler.n_candidates)
         return None
 
     def _adapt(self, scales: Scales) -> bool:
@@ -180,7 +157,7 @@ class Admission:
         self.adapters.apply(scales)
         return True
 
-    def _is_free(self, job: Job) -> bool:
+    def _is_free(self, job: Request) -> bool:
         return job.slot is None or self.slots.is_free(job.slot)
 
     def _has_room(self, n_tokens: int) -> bool:

@@ -15,7 +15,6 @@ from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.make_sequence import acceptance_name, name_of
-from pymtp.serving.params import GenerationParams
 from pymtp.serving.request import Request, Update
 from pymtp.serving.sequence import FinishReason
 from pymtp.text.stream import Origins, TextStream
@@ -44,6 +43,8 @@ class Generation:
         owner: object = None,
     ) -> None:
         self._request, self._loop = request, loop
+        self.params = request.params
+        """What was asked for."""
         self._owner = owner  # the model: it lives as long as somebody waits for its text
         if arrived is not None:
             itself = ref(self)
@@ -82,11 +83,6 @@ class Generation:
         """How drafts are verified; methods that change the text are marked as lossy."""
         one = self._request.sequence
         return name_of(one.pick, one.accept, one.accept_drawn) if one else acceptance_name(self.params)
-
-    @property
-    def params(self) -> GenerationParams:
-        """What was asked for."""
-        return self._request.params
 
     @property
     def slot(self) -> int | None:

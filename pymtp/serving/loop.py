@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from weakref import WeakSet
 
 from pymtp.errors import Closed, PymtpError
-from pymtp.serving.admission import Job
+from pymtp.serving.request import Request
 from pymtp.serving.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -51,12 +51,12 @@ class EngineLoop:
         if self._is_closed:
             raise Closed("the model is closed")
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Request) -> None:
         """Queue a job. Raises Closed after `close`."""
         closed = Closed("the model was closed before the text was complete")
         self._send(Call(lambda: self._scheduler.submit(job), lambda: job.fail(closed)))
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: Request) -> None:
         """End a job early; its slot is free after the pass that is under way. Harmless if it has ended."""
         # no lock: an object that is collected may be closed in the middle of anything
         if self._thread is not None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pymtp.drafting.draft_vocab import AutoDraftVocab
 from pymtp.drafting.policy import DraftPolicy
 from pymtp.engine.session import Session
-from pymtp.serving.admission import Job
 from pymtp.serving.passes import PassResult
+from pymtp.serving.request import Request
 from pymtp.serving.sequence import ShareResult, TokenSequence
 from pymtp.serving.statistics import Stats
 
@@ -29,12 +29,12 @@ class Reports:
     def __init__(self) -> None:
         self.stats = Stats()
         """Counts and times of all sequences. A pass's time is shared out between them by their rows."""
-        self._unsent: list[tuple[Job, TokenSequence, ShareResult | None]] = []
+        self._unsent: list[tuple[Request, ShareResult | None]] = []
         self._sent_at = 0.0  # the end of the last pass that all heard of
 
-    def add(self, job: Job, sequence: TokenSequence, result: ShareResult | None) -> None:
+    def add(self, job: Request, result: ShareResult | None) -> None:
         """Report a result to a job with the next `send`."""
-        self._unsent.append((job, sequence, result))
+        self._unsent.append((job, result))
 
     def send(self, passed_at: float, n_running: int) -> None:
         """Report what was added to the jobs. `passed_at`: the end of the last pass, in seconds."""
@@ -43,8 +43,8 @@ class Reports:
         is_due = passed_at - self._sent_at >= interval_s
         if is_due:
             self._sent_at = passed_at
-        for job, sequence, each in unsent:
-            job.report(sequence, each, may_wait=not (is_due or each is None or each.share.of_prompt))
+        for job, each in unsent:
+            job.report(each, may_wait=not (is_due or each is None or each.share.of_prompt))
 
     def clear(self) -> None:
         """Report nothing of what was added."""

@@ -54,7 +54,7 @@ class Update(NamedTuple):
 
 
 class Request:
-    """Asks for the continuation of a prompt. An admission.Job.
+    """Asks for the continuation of a prompt.
 
     Raises what `check_request` raises, ContextFull if the prompt does not fit, InvalidParameter if it is empty.
     """
@@ -67,6 +67,8 @@ class Request:
     def __init__(self, prompt: str | Sequence[int], params: GenerationParams, model: ModelTraits) -> None:
         self.params = params
         self.cache_scope = params.cache_scope if params.cache_prompt else None
+        """Whose tokens of its prompt it reuses, if the cache holds them, and for whom it leaves its own there; None: it
+        does neither."""
         self.slot, self.lora = params.slot, params.lora
         self.prompt: array[int] | None = _tokens(prompt, model)
         """Token ids, until it runs."""
@@ -90,6 +92,7 @@ class Request:
         """Called in the engine's thread after each update; has to be quick."""
 
     def start(self) -> TokenSequence:
+        """The sequence, now that there is a slot for it."""
         assert self.prompt is not None
         model = self._model
         self.sequence = make_sequence(
@@ -107,7 +110,13 @@ class Request:
             self.sequence.cut = _StopFinder(self.params, model.vocabulary)
         return self.sequence
 
-    def report(self, sequence: TokenSequence, result: ShareResult | None, *, may_wait: bool) -> None:
+    def report(self, result: ShareResult | None, *, may_wait: bool) -> None:
+        """Take the result of a pass in which its sequence took part; None: it ends, as the cache had no room for it.
+
+        `may_wait`: it may be batched with the next report.
+        """
+        sequence = self.sequence
+        assert sequence is not None
         tokens, n_accepted, logprobs = (result.tokens, result.n_accepted, result.logprobs) if result else ([], 0, ())
         error = sequence.error
         if isinstance(error, NotFinite):
@@ -118,6 +127,7 @@ class Request:
         self._send(update, may_wait=may_wait or self.is_whole)
 
     def fail(self, error: BaseException) -> None:
+        """End with an error, in a slot or before there was one."""
         self._send(Update(error=error))
 
     def wake(self) -> None:

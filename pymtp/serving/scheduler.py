@@ -15,9 +15,10 @@ from pymtp.drafting.policy import DraftPolicy
 from pymtp.engine.session import Session
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.serving.adapters import Adapters
-from pymtp.serving.admission import Admission, Job
+from pymtp.serving.admission import Admission
 from pymtp.serving.passes import Passes, PassResult
 from pymtp.serving.reports import DraftTuning, Reports
+from pymtp.serving.request import Request
 from pymtp.serving.sequence import Share, ShareResult
 
 
@@ -53,11 +54,11 @@ class Scheduler:
         """Whether no job runs or waits."""
         return self.admission.is_idle
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: Request) -> None:
         """Queue a job."""
         self.admission.submit(job)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: Request) -> None:
         """End a job early and free its slot; nothing happens if it has ended."""
         self.report()
         self.admission.remove(job)
@@ -126,7 +127,7 @@ class Scheduler:
 
     def _end_share(self, slot: int, result: ShareResult | None) -> None:
         job, sequence, _ = self.admission.running[slot]
-        self._reports.add(job, sequence, result)
+        self._reports.add(job, result)
         if sequence.finish_reason or sequence.error:
             self.admission.release(slot)
 
