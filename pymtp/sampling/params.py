@@ -185,7 +185,7 @@ def _sampler_name(name: str) -> str:
 
 def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
     # a string would be split into its letters
-    given = (names,) if isinstance(names, str) else _sequence("samplers", names)
+    given = (names,) if isinstance(names, str) else as_tuple("samplers", names)
     chain, unknown = known_samplers(given)
     if unknown:
         raise InvalidParameter(
@@ -194,7 +194,8 @@ def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
     return chain
 
 
-def _sequence(name: str, values: Any) -> tuple[Any, ...]:
+def as_tuple(name: str, values: Any) -> tuple[Any, ...]:
+    """The values of the parameter `name`. Raises InvalidParameter if they are not a sequence."""
     try:
         return tuple(values)
     except TypeError:
@@ -211,14 +212,14 @@ def is_text(value: object) -> bool:
 
 
 def _breakers(texts: Iterable[str]) -> tuple[str, ...]:
-    given = (texts,) if isinstance(texts, str) else _sequence("dry_sequence_breakers", texts)
+    given = (texts,) if isinstance(texts, str) else as_tuple("dry_sequence_breakers", texts)
     if not all(map(is_text, given)):
         raise InvalidParameter("dry_sequence_breakers", "strings that are not empty, in valid Unicode", value=given)
     return given
 
 
 def _biases(biases: Mapping[int, float] | Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    pairs = _sequence("logit_bias", biases.items() if isinstance(biases, Mapping) else biases)
+    pairs = as_tuple("logit_bias", biases.items() if isinstance(biases, Mapping) else biases)
     if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
         raise InvalidParameter("logit_bias", "token ids with numbers: {15043: 1.5}", value=biases)
     for token, bias in pairs:

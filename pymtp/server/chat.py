@@ -6,7 +6,7 @@ Owns the checks of messages before a template sees them. Knows no form of an ans
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -41,16 +41,6 @@ class AllowedTools(msgspec.Struct):
 
     mode: Literal["auto", "required"] = "auto"
     tools: list[dict[str, Any]] = []
-
-
-class Rendered(NamedTuple):
-    """A chat request as the model gets it."""
-
-    prompt: ChatPrompt
-    reasoning_budget: int
-    """Most tokens of thinking."""
-    images: Sequence[Image]
-    """Images of the prompt, in the order of the markers in its text."""
 
 
 class ChatReply(Reply):
@@ -111,7 +101,9 @@ async def _body(turn: Turn | None, request: Request) -> ChatBody:
 
 def prepare(served: ServedModel, body: ChatBody) -> tuple[Sequence[int], dict[str, Any]]:
     """The tokens of a chat request, and parameters that chats alone have. Raises ApiError."""
-    model, (prompt, budget, images) = served.model, render(served, body)
+    model, (prompt, images) = served.model, render(served, body)
+    budgets = (body.reasoning_budget_tokens, body.thinking_budget_tokens, served.settings.reasoning_budget)
+    budget = next(budget for budget in budgets if budget is not None)
     tokens = model.image_prompt(prompt.text, images, model.marker) if images else model.tokenize(prompt.text)
     return tokens, {"chat": prompt, "reasoning_budget": budget}
 
@@ -137,8 +129,11 @@ async def prepared(request: Request, body: ChatBody, make: Callable[[ServedModel
     return await (served.decode(work) if images else apart(request, work))
 
 
-def render(served: ServedModel, body: ChatBody) -> Rendered:
-    """The prompt of a request. Raises ApiError, and what ChatTemplate.render raises."""
+def render(served: ServedModel, body: ChatBody) -> tuple[ChatPrompt, Sequence[Image]]:
+    """The prompt of a request, and the images in it, in the order of the markers in its text.
+
+    Raises ApiError, and what ChatTemplate.render raises.
+    """
     schema = _schema(body)
     messages = _checked(body.messages)
     kwargs = {**served.settings.template_kwargs, **(body.chat_template_kwargs or {})}
@@ -164,8 +159,6 @@ def render(served: ServedModel, body: ChatBody) -> Rendered:
         add_generation_prompt=begins,
         continue_final_message=cast(Any, continues),
     )
-    budgets = (body.reasoning_budget_tokens, body.thinking_budget_tokens, served.settings.reasoning_budget)
-    budget = next(budget for budget in budgets if budget is not None)
     try:
         marked, images = served.model.marked(messages)
     except UnsupportedModel:
@@ -175,7 +168,7 @@ def render(served: ServedModel, body: ChatBody) -> Rendered:
         ignore(what)
     if tools and chat.has_to_call == "required" and not prompt.grammar:
         raise invalid("tool_choice: the chat template knows no tools, so that no call can be required of the model")
-    return Rendered(prompt, budget, images)
+    return prompt, images
 
 
 def _tools(body: ChatBody) -> tuple[list[dict[str, Any]], Any]:
@@ -221,13 +214,10 @@ def _schema(body: ChatBody) -> Any:
     asked = body.response_format or {}
     if asked.get("type") == "json_object" and "schema" not in asked and schema is not None:
         asked = {"type": "json_object", "schema": schema}
-    if (asked_schema := schema_of(asked)) is not None:
-        return asked_schema
-    if schema is None:
-        return None
-    if not isinstance(schema, dict):
-        raise invalid("json_schema must be an object")
-    return schema or {"type": "object"}
+    found = schema_of(asked)
+    if found is None and schema is not None:
+        return schema or {"type": "object"}
+    return found
 
 
 def _checked(messages: Any) -> list[dict[str, Any]]:

@@ -102,8 +102,8 @@ async def detokenize(request: Request) -> Response:
 
 async def apply_template(request: Request) -> Response:
     served, body = served_by(request), await read(request, ChatBody)
-    text = (await prepared(request, body, render)).prompt.text
-    return json_response({"prompt": text.replace(served.model.marker, IMAGE_MARKER)})
+    prompt, _ = await prepared(request, body, render)
+    return json_response({"prompt": prompt.text.replace(served.model.marker, IMAGE_MARKER)})
 
 
 class LlamaServerReply(Reply):

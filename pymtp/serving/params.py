@@ -16,7 +16,7 @@ from pymtp.chat.schema import grammar_of_schema
 from pymtp.documented import documented
 from pymtp.errors import InvalidParameter, require
 from pymtp.loading.params import ADAPTER_SCALE_MAX
-from pymtp.sampling.params import SamplingParams, is_text
+from pymtp.sampling.params import SamplingParams, as_tuple, is_text
 from pymtp.sampling.rules import check_grammar
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class GenerationParams:
         _check_int("draft_min", self.draft_min, 0, "0 or more")
         is_share = isinstance(self.draft_p_min, (int, float)) and 0 <= self.draft_p_min <= 1
         require(is_share, "draft_p_min", "between 0 and 1", self.draft_p_min)
-        stop = (self.stop,) if isinstance(self.stop, str) else _as_tuple("stop", self.stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else as_tuple("stop", self.stop)
         require(all(map(is_text, stop)), "stop", "strings that are not empty, in valid Unicode", stop)
         tags = self.thinking_tags
         are_two = tags is None or (isinstance(tags, (tuple, list)) and len(tags) == 2 and all(map(is_text, tags)))
@@ -205,13 +205,6 @@ def _checked_scales(lora: object) -> dict[int, float]:
 
 def _check_int(name: str, value: object, least: int, allowed: str, most: float = math.inf) -> None:
     require(isinstance(value, int) and least <= value <= most, name, f"an integer, {allowed}", value)
-
-
-def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
-    try:
-        return tuple(value)
-    except TypeError:
-        raise InvalidParameter(name, "a sequence of strings", value=value) from None
 
 
 class SamplingOptions(TypedDict, total=False):

@@ -137,11 +137,8 @@ class PrefixCache:
         """What the saved sequences take of host memory."""
         return sum(each.n_bytes for each in self._saved)
 
-    def put(self, tokens: Sequence[int], scope: str, data: bytes) -> None:
+    def add(self, saved: Saved) -> None:
         """Keep a sequence; those of its scope that it begins with are no longer needed."""
-        self._add(Saved(list(tokens), scope, data))
-
-    def _add(self, saved: Saved) -> None:
         kept = []
         for each in self._saved:
             if each.scope != saved.scope or each.tokens != saved.tokens[: len(each.tokens)]:
@@ -180,7 +177,7 @@ class PrefixCache:
         """Find sequences whose files were written."""
         for saved in written:
             if saved.path and all(saved is not each for each in self._saved):
-                self._add(Saved(saved.tokens, saved.scope, None, saved.path))
+                self.add(Saved(saved.tokens, saved.scope, None, saved.path))
 
     def covers(self, tokens: list[int], scope: str) -> bool:
         """Whether a saved sequence of the scope begins with all of `tokens`."""

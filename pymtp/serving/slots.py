@@ -158,7 +158,7 @@ class Slots:
     def _save(self, slot: int, kept: Kept) -> None:
         """Keep in host memory what the slot holds."""
         if self.cache.is_on and not self.cache.covers(*kept):
-            self.cache.put(*kept, self._session.save_sequence(slot))
+            self.cache.add(Saved(*kept, self._session.save_sequence(slot)))
 
     def _restore(self, slot: int, n: int, data: bytes) -> int:
         try:
