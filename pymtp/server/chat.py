@@ -52,12 +52,12 @@ class ChatReply(Reply):
 
     def piece(self, answer: LiveAnswer, text: str) -> Iterable[bytes]:
         yield from self._begin(answer)
-        yield from self._events(answer, self._parsers[answer.index].push(text))
+        yield from self._deltas(answer, self._parsers[answer.index].push(text))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         yield from self._begin(answer)
         parser = self._parsers[answer.index]
-        yield from self._events(answer, parser.finish(is_cut=not answer.is_complete))
+        yield from self._deltas(answer, parser.finish(is_cut=not answer.is_complete))
         yield from self._closing(answer, parser.message)
 
     def _begin(self, answer: LiveAnswer) -> Iterable[bytes]:
@@ -69,13 +69,17 @@ class ChatReply(Reply):
         self._parsers[answer.index] = chat.parse()
         return self._opening(answer)
 
+    def _deltas(self, answer: LiveAnswer, deltas: Sequence[ChatDelta]) -> Iterable[bytes]:
+        for i, delta in enumerate(deltas):
+            yield from self._delta(answer, delta, is_last=i == len(deltas) - 1)
+
     @abstractmethod
     def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
         """The events before those of the text."""
 
     @abstractmethod
-    def _events(self, answer: LiveAnswer, deltas: Sequence[ChatDelta]) -> Iterable[bytes]:
-        """The events of what a piece adds to the message."""
+    def _delta(self, answer: LiveAnswer, delta: ChatDelta, *, is_last: bool) -> Iterable[bytes]:
+        """The events of what a piece adds to the message. `is_last`: it adds no more."""
 
     @abstractmethod
     def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:

@@ -59,13 +59,12 @@ class ChatCompletionReply(ChatReply):
     def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
         yield event(self._chunk(answer, _OPENING))
 
-    def _events(self, answer: LiveAnswer, deltas: Sequence[ChatDelta]) -> Iterable[bytes]:
-        for i, delta in enumerate(deltas):
-            data = self._chunk(answer, _delta(delta))
-            if i == len(deltas) - 1:
-                data["choices"][0] |= self._shown(answer, answer.new_logprobs())
-                data |= reports.timings_of_piece(answer)
-            yield event(data)
+    def _delta(self, answer: LiveAnswer, delta: ChatDelta, *, is_last: bool) -> Iterable[bytes]:
+        data = self._chunk(answer, _added(delta))
+        if is_last:
+            data["choices"][0] |= self._shown(answer, answer.new_logprobs())
+            data |= reports.timings_of_piece(answer)
+        yield event(data)
 
     def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
         data = self._chunk(answer, {}, _reason(answer, message))
@@ -101,7 +100,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id or random_name(), "type": "function", "function": function}
 
 
-def _delta(delta: ChatDelta) -> dict[str, Any]:
+def _added(delta: ChatDelta) -> dict[str, Any]:
     if delta.reasoning:
         return {"reasoning_content": delta.reasoning}
     if delta.tool_call is None:

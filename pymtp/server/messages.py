@@ -219,17 +219,13 @@ class MessagesReply(ChatReply):
     def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
         yield _event("message_start", message=self._head(answer) | {"usage": _usage(answer, 0)})
 
-    def _events(self, answer: LiveAnswer, deltas: Sequence[ChatDelta]) -> Iterable[bytes]:
-        for delta in deltas:
-            yield from self._delta(delta)
-
     def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
         yield from self._close_block()
         usage = {"output_tokens": len(answer.tokens)}
         yield _event("message_delta", delta=_end(answer, message), usage=usage, **self._extras(answer))
         yield _event("message_stop")
 
-    def _delta(self, delta: ChatDelta) -> Iterator[bytes]:
+    def _delta(self, answer: LiveAnswer, delta: ChatDelta, *, is_last: bool) -> Iterable[bytes]:
         if delta.reasoning:
             yield from self._open_block("thinking", None, {"type": "thinking", "thinking": ""})
             yield self._block_delta({"type": "thinking_delta", "thinking": delta.reasoning})
@@ -291,7 +287,7 @@ def _end(answer: LiveAnswer, message: ChatMessage) -> dict[str, Any]:
 
 
 def _event(kind: str, **data: Any) -> bytes:
-    return event({"type": kind, **data}, kind)
+    return event({"type": kind, **data})
 
 
 def _arguments(text: str) -> dict[str, Any] | None:

@@ -54,9 +54,9 @@ class Reply(ABC):
         """The body, where nothing is streamed."""
 
 
-def event(data: Any, name: str | None = None) -> bytes:
-    """A server-sent event."""
-    head = f"event: {name}\n".encode() if name else b""
+def event(data: dict[str, Any]) -> bytes:
+    """A server-sent event, under its type's name if it has one."""
+    head = f"event: {data['type']}\n".encode() if "type" in data else b""
     return head + b"data: " + _encode(data) + b"\n\n"
 
 
@@ -163,7 +163,7 @@ async def _events(
             raise
         failure = as_api_error(error)
         log("answer failed", level="error", error=str(failure))
-        yield event(failure.as_json(path), "error" if path.startswith("/v1/messages") else None)
+        yield event(failure.as_json(path))
 
 
 def _of_piece(reply: Reply, answer: LiveAnswer, text: str | None) -> bytes:

@@ -179,11 +179,8 @@ class ResponsesReply(ChatReply):
         for name in ("created", "in_progress"):
             yield self._event(f"response.{name}", response=self._head("in_progress"))
 
-    def _events(self, answer: LiveAnswer, deltas: Sequence[ChatDelta]) -> Iterable[bytes]:
-        for i, delta in enumerate(deltas):
-            yield from self._delta(delta, reports.timings_of_piece(answer) if i == len(deltas) - 1 else {})
-
-    def _delta(self, delta: ChatDelta, more: dict[str, Any]) -> Iterator[bytes]:
+    def _delta(self, answer: LiveAnswer, delta: ChatDelta, *, is_last: bool) -> Iterable[bytes]:
+        more = reports.timings_of_piece(answer) if is_last else {}
         if delta.reasoning:
             item = self._ids["reasoning"]
             if "reasoning" not in self._open:
@@ -281,4 +278,4 @@ class ResponsesReply(ChatReply):
 
     def _event(self, kind: str, **data: Any) -> bytes:
         self._n_events += 1
-        return event({"type": kind, "sequence_number": self._n_events - 1, **data}, kind)
+        return event({"type": kind, "sequence_number": self._n_events - 1, **data})
