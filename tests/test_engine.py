@@ -28,6 +28,7 @@ from pymtp.errors import ContextFull, PymtpError
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
+from pymtp.serving.params import GenerationParams
 from pymtp.serving.round import run_round
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.sequence import ShareResult, TokenSequence
@@ -332,7 +333,16 @@ def test_the_same_seed_gives_the_same_text_alone_and_together(family: tuple[obje
             sequences = []
             for i in numbers:
                 sampler = Sampler(SamplingParams(temperature=0.5 * (i % 2), seed=i), n_vocab=N_VOCAB)
-                sequences.append(TokenSequence(list(prompts[i]), sampler, frozenset(), 512, 10 + 5 * i, i % (K + 1)))
+                sequences.append(
+                    TokenSequence(
+                        list(prompts[i]),
+                        sampler,
+                        frozenset(),
+                        512,
+                        GenerationParams(max_tokens=10 + 5 * i),
+                        i % (K + 1),
+                    )
+                )
                 scheduler.submit(Ready(sequences[-1]))
             while not scheduler.is_idle:
                 scheduler.step()

@@ -204,5 +204,5 @@ def test_relaxed_acceptance_needs_thinking_tags_which_can_be_given() -> None:
 def test_a_seed_stands_for_one_text_unless_drawn_drafts_are_asked_for(options: dict[str, Any], drawn: bool) -> None:
     sampling = SamplingParams(temperature=1, seed=1)
     assert GenerationParams(sampling=sampling, **options).keeps_plain_text is not drawn
-    assert sequence([0], sampling=sampling, **options).is_reproducible is drawn
+    assert sequence([0], sampling=sampling, **options).params.is_reproducible is drawn
     assert GenerationParams(sampling=SamplingParams(temperature=1), draft_max="auto").keeps_plain_text is False

@@ -12,6 +12,7 @@ from pymtp.drafting.mtp import MtpDrafter
 from pymtp.errors import PymtpError
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
+from pymtp.serving.params import GenerationParams
 from pymtp.serving.round import run_round
 from pymtp.serving.sequence import ShareResult, TokenSequence
 
@@ -155,7 +156,12 @@ def test_drafts_stay_within_the_context_and_max_tokens() -> None:
     assert full.share(0, 64).n_draft == 1  # one position is left after the newest token's
     session = FakeSession()
     short = TokenSequence(
-        [1, 2], Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, max_tokens=3, draft_max=3
+        [1, 2],
+        Sampler(GREEDY, n_vocab=N_VOCAB),
+        frozenset(),
+        session.n_ctx,
+        GenerationParams(max_tokens=3),
+        draft_max=3,
     )
     play(session, Scripted([]), (0, short))
     assert short.share(0, 64).n_draft == 1  # two tokens are left, and a round emits one besides its drafts

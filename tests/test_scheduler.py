@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -18,6 +19,7 @@ from pymtp.engine.handle import Timing
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
+from pymtp.serving.params import GenerationParams
 from pymtp.serving.passes import _rows_of_prompts
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.sequence import ShareResult, TokenSequence
@@ -42,12 +44,13 @@ def scheduler(session: FakeSession, clock: Callable[[], float] | None = None) ->
 
 def sequence(session: FakeSession, prompt: list[int], max_tokens: int = 20, **options: object) -> TokenSequence:
     sampler = Sampler(options.pop("sampling", GREEDY), n_vocab=N_VOCAB)  # type: ignore[arg-type]
+    params = options.pop("params", GenerationParams())
     return TokenSequence(
         list(prompt),
         sampler,
         options.pop("stop", frozenset()),  # type: ignore[arg-type]
         session.n_ctx,
-        max_tokens,
+        replace(params, max_tokens=max_tokens),  # type: ignore[type-var]
         draft_max=3,
         **options,  # type: ignore[arg-type]
     )
@@ -571,7 +574,7 @@ def test_a_limit_of_the_vocabulary_moves_with_the_text_but_not_where_it_would_ch
     session = FakeSession()
     work = Scheduler(session, MtpDrafter(session), draft_vocab=Halved(N_VOCAB))  # type: ignore[arg-type]
     one, two = (sequence(session, [1, 2, n], 20) for n in range(2))
-    two.is_reproducible = True
+    two.params = GenerationParams(SamplingParams(temperature=1, seed=1), draft_pick="sample")
     for each, limit in ((one, N_VOCAB // 2), (two, N_VOCAB)):
         submit(work, each)
         run(work)
@@ -599,7 +602,7 @@ def test_a_backend_that_fails_while_positions_move_is_no_full_context() -> None:
 
     session = Broken(n_ctx=16)
     work = scheduler(session)
-    submit(work, sequence(session, [1, 2], 100, n_keep=1))
+    submit(work, sequence(session, [1, 2], 100, params=GenerationParams(n_keep=1)))
     with pytest.raises(BackendError, match="out of memory"):
         run(work)
 

@@ -51,8 +51,7 @@ def make_sequence(
     """The sequence that continues `prompt`, in a session that verifies `n_draft_max` drafts."""
     if params.has_grammar and not drafter.allows_grammar:
         n_draft_max = 0
-    uses_lookup = params.draft_lookup != "off"
-    if not uses_lookup and drafter.only_looks_up:
+    if params.draft_lookup == "off" and drafter.only_looks_up:
         n_draft_max = 0
     if not drafter.allows_drawn:
         params = replace(params, draft_pick="greedy")
@@ -82,17 +81,12 @@ def make_sequence(
         sampler,
         stop=eog,
         n_ctx=n_ctx - n_more_cells(images),
-        max_tokens=params.max_tokens,
+        params=params,
         draft_max=0 if params.draft_note else n_draft,
-        is_reproducible=params.is_reproducible,
         length=DraftLength(None if params.draft_max == "auto" else n_draft, params.draft_min, params.draft_p_min),
         pick=_pick(params),
         accept=accept,
         accept_drawn=accept_drawn,
-        n_logprobs=params.logprobs,
-        uses_lookup=uses_lookup,
-        owner=None if params.is_reproducible or params.draft_lookup in ("off", "self") else params.draft_owner,
-        n_keep=params.n_keep,
         images=images,
     )
 

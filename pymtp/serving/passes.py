@@ -80,7 +80,7 @@ class Passes:
 
     def shift(self, slot: int, sequence: TokenSequence) -> None:
         """Let the oldest tokens of a sequence go, if it wants to continue with a full context, and if it can."""
-        if sequence.n_keep is None or sequence.images:
+        if sequence.params.n_keep is None or sequence.images:
             return
         position, n = sequence.what_goes()
         try:

@@ -76,7 +76,7 @@ class DraftTuning:
         """Before a pass: draft from the part of the vocabulary that recent texts need."""
         if self._vocab:
             # what came before must not change a text that has to be reproducible
-            limit = self._session.n_vocab if any(each.is_reproducible for each in running) else self._limit
+            limit = self._session.n_vocab if any(each.params.is_reproducible for each in running) else self._limit
             if limit != self._session.n_draft_vocab:
                 self._session.limit_drafts(limit)
 

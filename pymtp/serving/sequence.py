@@ -18,6 +18,7 @@ from pymtp.loading.images import PlacedImage
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.logprobs import TokenLogprobs, token_logprobs
+from pymtp.serving.params import GenerationParams
 from pymtp.serving.statistics import Stats
 
 FinishReason = Literal["eog", "length", "context", "stop", "blocked"]
@@ -90,8 +91,7 @@ class ShareResult(NamedTuple):
 class TokenSequence:
     """A prompt and what is generated after it.
 
-    It ends with a token in `stop`, after `max_tokens` (-1: no limit), where `n_ctx` positions are full, or where `cut`
-    ends it.
+    It ends with a token in `stop`, after `params.max_tokens`, where `n_ctx` positions are full, or where `cut` ends it.
     """
 
     history: list[int]
@@ -99,7 +99,8 @@ class TokenSequence:
     sampler: Sampler
     stop: frozenset[int]
     n_ctx: int
-    max_tokens: int = -1
+    params: GenerationParams = GenerationParams()
+    """What was asked for; what follows has been made of it."""
     draft_max: int = 0
     """The most that its rounds draft; 0 also skips feeding prompts to the heads."""
     length: DraftLength = DraftLength()
@@ -112,19 +113,9 @@ class TokenSequence:
     """Judges drafts that were drawn."""
     cut: Callable[[Sequence[int]], int | None] = lambda tokens: None
     """Called with the tokens of each round; returns after how many of them the sequence ends, None if it continues."""
-    is_reproducible: bool = False
-    """Whether its text depends on its drafts, and must be reproducible."""
-    n_logprobs: int | None = None
-    """Tokens whose probabilities are reported at each position, besides the emitted one; None: nothing is reported."""
     stats: Stats = field(default_factory=Stats)
     slot: int | None = None
     """Its slot, once it has one."""
-    uses_lookup: bool = True
-    """Whether its drafts may come from earlier text."""
-    owner: str | None = None
-    """Whose sequences share their texts with it for that, and it with them; None: nobody's."""
-    n_keep: int | None = None
-    """First tokens that stay when the context is full and half of the others go; None: the text ends then."""
     lora: tuple[float, ...] = ()
     """The scales of the LoRA adapters that its passes apply, once it has a slot."""
     images: Sequence[PlacedImage] = ()
@@ -139,8 +130,12 @@ class TokenSequence:
         self.n_prompt = len(self.history)
         self._n_given = self.n_prompt  # to be decoded before it generates: more where it begins again
         self.n_decoded = self.n_cached = 0
+        params = self.params
         # the context ends a text without a limit: its last token needs no position
-        self.n_left = self.n_ctx + 1 if self.max_tokens < 0 else self.max_tokens
+        self.n_left = self.n_ctx + 1 if params.max_tokens < 0 else params.max_tokens
+        shares = params.draft_lookup not in ("off", "self") and not params.is_reproducible
+        self.owner = params.draft_owner if shares else None
+        """Whose sequences share their texts with it for lookup, and it with them; None: nobody's."""
 
     @property
     def in_prompt(self) -> bool:
@@ -198,7 +193,7 @@ class TokenSequence:
             uses_confidence=self.length.p_min > 0,
             n_sequences=n_sequences,
             adapts=self.length.n is None,
-            uses_lookup=self.uses_lookup,
+            uses_lookup=self.params.draft_lookup != "off",
             owner=self.owner,
             catch_up_from=self.images[-1].end if self.images else 0,
         )
@@ -216,7 +211,7 @@ class TokenSequence:
             return ShareResult(share, proposal, [], 0)
         accept = self.accept_drawn if share.draws and proposal.drafts else self.accept
         compares = self.pick.compares and bool(proposal.distributions)
-        keep = compares or self.n_logprobs is not None
+        keep = compares or self.params.logprobs is not None
         drawn_from = proposal.distributions if share.draws else ()
         verdict = accept(self.sampler, Verified(rows, proposal.drafts, drawn_from, self.stop, keep))
         if compares:
@@ -253,7 +248,7 @@ class TokenSequence:
 
     def what_goes(self) -> tuple[int, int]:
         """What can be let go of when the context is full: the position of the first token, and how many."""
-        n_keep = self.n_prompt if self.n_keep == -1 else self.n_keep or 0
+        n_keep = self.n_prompt if self.params.n_keep == -1 else self.params.n_keep or 0
         n_keep = max(min(n_keep, self.n_decoded - 2), 0)
         return n_keep, (self.n_decoded - n_keep) // 2
 
@@ -273,7 +268,7 @@ class TokenSequence:
     def _logprobs(
         self, rows: Sequence[Row], targets: Sequence[Distribution], tokens: Sequence[int]
     ) -> list[TokenLogprobs]:
-        n = self.n_logprobs
+        n = self.params.logprobs
         if n is None:
             return []
         judged = zip(rows, targets, tokens, strict=False)
