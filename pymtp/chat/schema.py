@@ -47,8 +47,6 @@ _Place = tuple[Any, str]
 
 
 class SchemaGrammar(NamedTuple):
-    """A schema and its grammar."""
-
     schema: Mapping[str, Any]
     """Its decoded JSON."""
     gbnf: str

@@ -112,7 +112,6 @@ class LiveAnswer:
 
     @property
     def text(self) -> str:
-        """The text so far."""
         return self.generation.text
 
     @property

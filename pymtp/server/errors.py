@@ -55,7 +55,6 @@ class ApiError(Exception):
 
 
 def invalid(message: str) -> ApiError:
-    """The request makes no sense."""
     return ApiError(400, message)
 
 
@@ -65,7 +64,6 @@ def turned_off(message: str) -> ApiError:
 
 
 def too_long(n_prompt: int, n_ctx: int) -> ApiError:
-    """The prompt does not fit."""
     return ApiError(
         400,
         f"request ({n_prompt} tokens) exceeds the available context size ({n_ctx} tokens): "

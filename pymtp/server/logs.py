@@ -40,7 +40,6 @@ def set_up(*, is_quiet: bool = False, is_json: bool = False, file: Path | None =
 
 
 def log(event: str, *, level: str = "info", **fields: Any) -> None:
-    """Write one line."""
     if request_id.get():
         fields["request"] = request_id.get()
     _logger.log(_LEVELS[level], event, extra={"fields": fields})

@@ -45,8 +45,6 @@ class Message(Struct):
 
 
 class Tool(Struct):
-    """A tool that may be called."""
-
     type: str | None = None
     name: str = ""
     description: str = ""

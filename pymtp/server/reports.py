@@ -89,7 +89,6 @@ def stop_type(answer: LiveAnswer) -> str:
 
 
 def drafting(answer: LiveAnswer) -> dict[str, Any]:
-    """How the answer was drafted."""
     generation = answer.generation
     params, stats = generation.params, generation.stats
     asked = {name: getattr(params, name) for name in _DRAFTING}

@@ -61,7 +61,6 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 def json_response(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A body of JSON."""
     return Response(_encode(data), status, headers, media_type="application/json")
 
 

@@ -56,8 +56,6 @@ class Histogram:
 
 
 class Counts:
-    """What a server counts of its answers."""
-
     def __init__(self) -> None:
         self.n_cached = 0
         """Tokens of prompts that were in the cache."""

@@ -57,7 +57,6 @@ class Admission:
         return sum(running.sequence.n_decoded for running in self.running.values()) + self.slots.n_kept
 
     def submit(self, job: Request) -> None:
-        """Queue a job."""
         self._waiting.append(job)
 
     def remove(self, job: Request) -> None:

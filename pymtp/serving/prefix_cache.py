@@ -170,7 +170,6 @@ class PrefixCache:
         self._saved = [Saved(head.tokens, head.scope, None, path) for path, head in files.heads()] + self._saved
 
     def unwritten(self) -> list[Saved]:
-        """Those that are not in a file."""
         return [each for each in self._saved if each.path is None]
 
     def adopt(self, written: Iterable[Saved]) -> None:

@@ -51,11 +51,9 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no job runs or waits."""
         return self.admission.is_idle
 
     def submit(self, job: Request) -> None:
-        """Queue a job."""
         self.admission.submit(job)
 
     def remove(self, job: Request) -> None:

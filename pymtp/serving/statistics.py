@@ -41,7 +41,6 @@ class Stats:
     _rounds: Counter[tuple[int, int]] = field(default_factory=Counter, repr=False)
 
     def __add__(self, other: Stats) -> Stats:
-        """Both together."""
         return self._combined(other, operator.add)
 
     def __sub__(self, earlier: Stats) -> Stats:
