@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta, Struct, defstruct, field
 
 from pymtp.sampling.params import SamplingParams
+from pymtp.serving.params import GenerationParams
 
 N_TEXTS_MAX = 256
 """The most stop strings, which are looked for after each token, and of the strings that end DRY's repetitions."""
@@ -33,15 +34,30 @@ class LoraScale(Struct):
     scale: float = 0.0
 
 
-SAMPLING = {each.name: each.type for each in fields(SamplingParams) if each.type in (int, float, int | None)}
-"""Fields of requests that are named like those of SamplingParams, and their types."""
+_PARAMS = {each.name: each.type for each in (*fields(SamplingParams), *fields(GenerationParams))}
+SAMPLING = [each.name for each in fields(SamplingParams) if each.type in (int, float, int | None)]
+DRAFTING = ["draft_max", "draft_min", "draft_p_min", "draft_lookup", "draft_pick"]
+DRAFTING += ["accept", "relaxed_top_n", "relaxed_delta"]
+SAME = [*SAMPLING, *DRAFTING, "ignore_eos", "cache_prompt"]
+"""Fields that requests have as SamplingParams and GenerationParams have them."""
+UNSUPPORTED = {
+    "n_indent": "use stop strings",
+    "suffix": "use /infill",
+    "echo": "the prompt is not repeated",
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "audio": "answers are texts",
+    "web_search_options": "there is no search",
+}
+"""Fields that are known, and refused where they ask for anything, and why."""
 if TYPE_CHECKING:
-    SamplingFields = Struct
+    NamedElsewhere = Struct
 else:
-    SamplingFields = defstruct("SamplingFields", [(name, kind | None, None) for name, kind in SAMPLING.items()])
+    _KINDS = {name: _PARAMS[name] | None for name in SAME} | dict.fromkeys(UNSUPPORTED, Any)
+    NamedElsewhere = defstruct("NamedElsewhere", [(name, kind, None) for name, kind in _KINDS.items()])
 
 
-class GenerationFields(SamplingFields, kw_only=True):
+class GenerationFields(NamedElsewhere, kw_only=True):
     """What every request for text can ask for."""
 
     model: str | None = None
@@ -56,8 +72,6 @@ class GenerationFields(SamplingFields, kw_only=True):
     t_max_predict_ms: float | None = None
     deadline_ms: Annotated[float, Meta(gt=0)] | None = None
     stop: Texts | None = None
-    ignore_eos: bool | None = None
-    cache_prompt: bool | None = None
     n_keep: int | None = None
     id_slot: int | None = None
 
@@ -78,25 +92,14 @@ class GenerationFields(SamplingFields, kw_only=True):
     sse_ping_interval: float | None = None
     verbose: bool | None = None
 
-    draft_max: int | Literal["auto"] | None = None
-    draft_min: int | None = None
-    draft_p_min: float | None = None
-    draft_lookup: Literal["off", "self", "shared"] | None = None
-    draft_pick: Literal["greedy", "sample", "auto"] | None = None
     accept: str | None = None
-    relaxed_top_n: int | None = None
-    relaxed_delta: float | None = None
     speculative_n_max: int | None = field(default=None, name="speculative.n_max")
     speculative_n_min: int | None = field(default=None, name="speculative.n_min")
     speculative_p_min: float | None = field(default=None, name="speculative.p_min")
 
     lora: list[LoraScale] | None = None
 
-    # known, and refused where they ask for anything
-    n_indent: int | None = None
     best_of: int | None = None
-    suffix: str | None = None
-    echo: bool | None = None
 
 
 class CompletionBody(GenerationFields, kw_only=True):
@@ -141,12 +144,7 @@ class ChatBody(GenerationFields, kw_only=True):
     thinking_budget_tokens: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    # known, and refused where they ask for anything
-    functions: Any = None
-    function_call: Any = None
     modalities: list[Any] | None = None
-    audio: Any = None
-    web_search_options: Any = None
 
 
 class TokenizeBody(Struct, kw_only=True):

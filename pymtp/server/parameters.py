@@ -17,7 +17,7 @@ from pymtp.serving.params import GenerationParams, with_options
 from .answer import Options
 from .bodies import refuse
 from .errors import invalid
-from .fields import SAMPLING, Bias, ChatBody, GenerationFields, LoraScale
+from .fields import SAME, UNSUPPORTED, Bias, ChatBody, GenerationFields, LoraScale
 from .logs import ignore
 from .settings import ServerSettings
 
@@ -26,8 +26,6 @@ RANDOM_SEED = 2**32 - 1
 PING_S_MIN = 1.0
 
 _SWITCHES = ("stream", "return_tokens", "return_progress", "timings_per_token", "return_drafts")
-DRAFTING = ("draft_lookup", "draft_pick", "accept", "relaxed_top_n", "relaxed_delta")
-_GENERATION = ("ignore_eos", "cache_prompt", *DRAFTING)
 _N_DIGITS = 20  # more than the ids of tokens have
 # values beyond these count as the nearest one, as llama-server has it: clients send -1 for "off"
 _CLAMPED = {
@@ -37,16 +35,6 @@ _CLAMPED = {
     "xtc_probability": (0, 1),
     "xtc_threshold": (0, 1),
     "temperature": (0, math.inf),
-}
-
-_UNSUPPORTED = {
-    "n_indent": "use stop strings",
-    "suffix": "use /infill",
-    "echo": "the prompt is not repeated",
-    "functions": "use tools",
-    "function_call": "use tool_choice",
-    "audio": "answers are texts",
-    "web_search_options": "there is no search",
 }
 
 
@@ -84,21 +72,21 @@ def params_of(
 
     Raises ApiError, and InvalidParameter for a value out of range.
     """
-    refuse(fields, _UNSUPPORTED)
+    refuse(fields, UNSUPPORTED)
     if fields.best_of not in (None, 1):
         raise invalid("best_of is not supported: use n")
     if isinstance(fields, ChatBody) and any(each != "text" for each in fields.modalities or ()):
         raise invalid("modalities is not supported: answers are texts")
-    asked: dict[str, Any] = {name: getattr(fields, name) for name in (*SAMPLING, *_GENERATION)}
+    asked: dict[str, Any] = {name: getattr(fields, name) for name in SAME}
     for name, (least, most) in _CLAMPED.items():
         if asked[name] is not None:
             asked[name] = min(max(asked[name], least), most)
     if (asked["dry_base"] or 0) < 1:  # out of range counts as left out, as in llama-server
         del asked["dry_base"]
     asked["max_tokens"] = _first(fields.n_predict, fields.max_completion_tokens, fields.max_tokens, None)
-    asked["draft_max"] = _first(fields.draft_max, fields.speculative_n_max, None)
-    asked["draft_min"] = _first(fields.draft_min, fields.speculative_n_min, None)
-    asked["draft_p_min"] = _first(fields.draft_p_min, fields.speculative_p_min, None)
+    asked["draft_max"] = _first(asked["draft_max"], fields.speculative_n_max)
+    asked["draft_min"] = _first(asked["draft_min"], fields.speculative_n_min)
+    asked["draft_p_min"] = _first(asked["draft_p_min"], fields.speculative_p_min)
     stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop
     asked["stop"] = None if stop is None else tuple(filter(None, stop))
     asked["logprobs"] = n_probs

@@ -14,12 +14,11 @@ from pymtp.serving.params import GenerationParams
 from pymtp.version import __version__
 
 from .answer import LiveAnswer
-from .fields import SAMPLING
+from .fields import DRAFTING, SAMPLING
 from .logs import new_id
-from .parameters import DRAFTING, RANDOM_SEED
+from .parameters import RANDOM_SEED
 from .served_model import ServedModel
 
-_DRAFTING = ("draft_max", "draft_min", "draft_p_min", *DRAFTING)
 _STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit", "blocked": "blocked", None: "none"}
 _MISSING = object()
 BUILD = f"b{__version__}-pymtp"
@@ -91,7 +90,7 @@ def stop_type(answer: LiveAnswer) -> str:
 def drafting(answer: LiveAnswer) -> dict[str, Any]:
     generation = answer.generation
     params, stats = generation.params, generation.stats
-    asked = {name: getattr(params, name) for name in _DRAFTING}
+    asked = {name: getattr(params, name) for name in DRAFTING}
     return asked | {
         "acceptance": generation.acceptance,
         "rounds": stats.rounds,
@@ -132,7 +131,7 @@ def settings_of(params: GenerationParams, vocabulary: Vocabulary | None) -> dict
         "n_probs": params.logprobs or 0,
         "grammar": params.grammar or "",
         "samplers": list(sampling.samplers),
-        **{name: getattr(params, name) for name in _DRAFTING},
+        **{name: getattr(params, name) for name in DRAFTING},
     }
 
 
