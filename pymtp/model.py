@@ -44,8 +44,9 @@ from pymtp.serving.batch import Batch
 from pymtp.serving.controls import ModelAdapters, ModelSlots
 from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.loop import EngineLoop
+from pymtp.serving.make_sequence import ModelTraits
 from pymtp.serving.params import GenerationParams, with_options
-from pymtp.serving.request import ModelTraits, Request
+from pymtp.serving.request import Request
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.statistics import Stats
 

@@ -11,10 +11,11 @@ from pymtp.acceptance.interface import MATCH, Acceptance
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
 from pymtp.binding.library import ffi
+from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.pick import AutoPick, FixedPick
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.params import SamplingParams
-from pymtp.serving.make_sequence import make_sequence
+from pymtp.serving.make_sequence import ModelTraits, make_sequence
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.sequence import TokenSequence
 
@@ -36,8 +37,8 @@ class Words:
 
 
 def sequence(prompt: list[int], vocabulary: Any = None, **options: Any) -> TokenSequence:
-    params = GenerationParams(**options)
-    return make_sequence(prompt, params, vocabulary or Words(), n_ctx=100, n_draft_max=3)
+    model = ModelTraits(vocabulary or Words(), MtpDrafter.traits, n_ctx=100, n_draft_max=3)
+    return make_sequence(prompt, GenerationParams(**options), model)
 
 
 GBNF = 'root ::= "a"'

@@ -18,7 +18,7 @@ from pymtp.drafting.mtp import MtpDrafter
 from pymtp.engine.session import Session
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.logprobs import TokenLogprobs, token_logprobs
-from pymtp.serving.make_sequence import make_sequence
+from pymtp.serving.make_sequence import ModelTraits, make_sequence
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.round import run_round
 
@@ -404,7 +404,7 @@ def test_a_stop_string_inside_an_accepted_block_cuts_tokens_and_cache(load: Call
     for n_kept in range(3, 30, 3):
         session.truncate(0)
         drafter = MtpDrafter(session)
-        one = make_sequence(list(prompt), params, vocabulary, n_ctx=session.n_ctx, n_draft_max=3)
+        one = make_sequence(list(prompt), params, ModelTraits(vocabulary, MtpDrafter.traits, session.n_ctx, 3))
         emitted: list[int] = []
 
         def cut(tokens: Sequence[int], emitted: list[int] = emitted, n_kept: int = n_kept) -> int | None:

@@ -4,14 +4,13 @@ Knows parameters, traits and token ids; no session.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pymtp.acceptance.interface import MATCH, Acceptance
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.acceptance.relaxed import Relaxed
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.drafting.interface import DrafterTraits
-from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.pick import AutoPick, DraftLength, FixedPick, PickMethod
 from pymtp.errors import InvalidParameter
 from pymtp.loading.images import PlacedImage, n_more_cells
@@ -26,8 +25,24 @@ REPRODUCIBLE_DRAFT_MAX = 2
 """What "auto" stands for where a seed promises the same text although drafts change it: no clock may decide then."""
 
 
-def check_request(params: GenerationParams, vocabulary: Vocabulary, drafter: DrafterTraits) -> None:
+@dataclass(frozen=True)
+class ModelTraits:
+    """What all requests of a model share."""
+
+    vocabulary: Vocabulary
+    drafter: DrafterTraits
+    n_ctx: int
+    """Positions of a sequence."""
+    n_draft_max: int
+    n_adapters: int = 0
+    """LoRA adapters that are loaded."""
+    name: str = "the model"
+    """Name of the model with its adapters, for errors."""
+
+
+def check_request(params: GenerationParams, model: ModelTraits) -> None:
     """Raise InvalidParameter for what `make_sequence` or its sampler would refuse, before the request waits."""
+    vocabulary, drafter = model.vocabulary, model.drafter
     if not drafter.allows_drawn and params.draft_pick == "sample":
         raise InvalidParameter("draft_pick", f"greedy or auto where {drafter.name} drafts", value="sample")
     if params.accept == "relaxed" and not _tags(params, vocabulary):
@@ -39,16 +54,10 @@ def check_request(params: GenerationParams, vocabulary: Vocabulary, drafter: Dra
 
 
 def make_sequence(
-    prompt: list[int],
-    params: GenerationParams,
-    vocabulary: Vocabulary,
-    *,
-    n_ctx: int,
-    n_draft_max: int,
-    drafter: DrafterTraits = MtpDrafter.traits,
-    images: Sequence[PlacedImage] = (),
+    prompt: list[int], params: GenerationParams, model: ModelTraits, images: Sequence[PlacedImage] = ()
 ) -> TokenSequence:
-    """The sequence that continues `prompt`, in a session that verifies `n_draft_max` drafts."""
+    """The sequence that continues `prompt`."""
+    vocabulary, drafter, n_draft_max = model.vocabulary, model.drafter, model.n_draft_max
     if params.has_grammar and not drafter.allows_grammar:
         n_draft_max = 0
     if params.draft_lookup == "off" and drafter.only_looks_up:
@@ -80,7 +89,7 @@ def make_sequence(
         prompt,
         sampler,
         stop=eog,
-        n_ctx=n_ctx - n_more_cells(images),
+        n_ctx=model.n_ctx - n_more_cells(images),
         params=params,
         draft_max=0 if params.draft_note else n_draft,
         length=DraftLength(None if params.draft_max == "auto" else n_draft, params.draft_min, params.draft_p_min),

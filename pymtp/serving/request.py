@@ -6,35 +6,18 @@ it waits: the sampler and the rest of a sequence are made when there is a slot f
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from pymtp.drafting.interface import DrafterTraits
 from pymtp.errors import ContextFull, InvalidParameter, NotFinite
 from pymtp.loading.images import ImagePrompt
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
-from pymtp.serving.make_sequence import check_request, make_sequence
+from pymtp.serving.make_sequence import ModelTraits, check_request, make_sequence
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.sequence import FinishReason, ShareResult, TokenSequence
 from pymtp.serving.statistics import Stats
 from pymtp.text.stream import TextStream
-
-
-@dataclass(frozen=True)
-class ModelTraits:
-    """What all requests of a model share."""
-
-    vocabulary: Vocabulary
-    drafter: DrafterTraits
-    n_ctx: int
-    """Positions of a sequence."""
-    n_draft_max: int
-    n_adapters: int = 0
-    """LoRA adapters that are loaded."""
-    name: str = "the model"
-    """Name of the model with its adapters, for errors."""
 
 
 class Update(NamedTuple):
@@ -76,7 +59,7 @@ class Request:
         """Images of the prompt."""
         self.n_prompt = len(self.prompt)
         _check_images(prompt, model)
-        check_request(params, model.vocabulary, model.drafter)
+        check_request(params, model)
         if params.lora and max(params.lora) >= model.n_adapters:
             raise InvalidParameter("lora", f"scales of adapters that are loaded: {model.n_adapters}", value=params.lora)
         self._model = model
@@ -94,20 +77,11 @@ class Request:
     def start(self) -> TokenSequence:
         """The sequence, now that there is a slot for it."""
         assert self.prompt is not None
-        model = self._model
-        self.sequence = make_sequence(
-            self.prompt.tolist(),
-            self.params,
-            model.vocabulary,
-            n_ctx=model.n_ctx,
-            n_draft_max=model.n_draft_max,
-            drafter=model.drafter,
-            images=self.images,
-        )
+        self.sequence = make_sequence(self.prompt.tolist(), self.params, self._model, self.images)
         self.prompt = None
         self.sequence.stats = self.stats
         if self.params.stops:
-            self.sequence.cut = _StopFinder(self.params, model.vocabulary)
+            self.sequence.cut = _StopFinder(self.params, self._model.vocabulary)
         return self.sequence
 
     def report(self, result: ShareResult | None, *, may_wait: bool) -> None:
