@@ -38,11 +38,8 @@ _CLAMPED = {
 }
 
 
-def options_of(fields: GenerationFields, *, n_probs: int | None, n_slots: int, settings: ServerSettings) -> Options:
-    """How the answer is given. Raises ApiError."""
-    slot = _first(fields.id_slot, -1)
-    if slot >= n_slots:
-        raise invalid(f"Field 'id_slot': there are {n_slots} slots, 0 to {n_slots - 1}, not {slot}")
+def options_of(fields: GenerationFields, settings: ServerSettings, n_probs: int | None) -> Options:
+    """How the answer is given."""
     deadlines = (settings.deadline_s, (fields.deadline_ms or 0) / 1000)
     usage = fields.stream_options.include_usage if fields.stream_options else None
     ping_s = fields.sse_ping_interval
@@ -61,17 +58,9 @@ def options_of(fields: GenerationFields, *, n_probs: int | None, n_slots: int, s
 
 
 def params_of(
-    fields: GenerationFields,
-    defaults: GenerationParams,
-    vocabulary: Vocabulary,
-    *,
-    n_probs: int | None,
-    n_keep: int | None,
+    fields: GenerationFields, settings: ServerSettings, vocabulary: Vocabulary, n_probs: int | None
 ) -> GenerationParams:
-    """The parameters of the generation; `n_keep` None: a full context ends it.
-
-    Raises ApiError, and InvalidParameter for a value out of range.
-    """
+    """The parameters of the generation. Raises ApiError, and InvalidParameter for a value out of range."""
     refuse(fields, UNSUPPORTED)
     if fields.best_of not in (None, 1):
         raise invalid("best_of is not supported: use n")
@@ -99,11 +88,12 @@ def params_of(
         for name in unknown:
             ignore(f"the sampler {name!r}, which there is not")
     asked["slot"] = fields.id_slot if _first(fields.id_slot, -1) >= 0 else None
-    if n_keep is not None:
-        asked["n_keep"] = max(_first(fields.n_keep, n_keep), -1)
+    if settings.has_context_shift:
+        asked["n_keep"] = max(_first(fields.n_keep, settings.n_keep), -1)
     options = {name: value for name, value in asked.items() if value is not None}
     if options.get("seed") in (-1, RANDOM_SEED):
         options["seed"] = None
+    defaults = settings.params
     if isinstance(defaults.forced, Forced):  # drawn for each request: the same seed, the same answer
         options["forced"] = Forced(defaults.forced.rates, Random(options.get("seed")).random)
     options |= _constraint(fields)

@@ -167,12 +167,13 @@ class ServedModel:
 
         Raises ApiError, and what Model.generate raises.
         """
-        settings = self.settings
-        n_keep = settings.n_keep if settings.has_context_shift else None
-        params = params_of(fields, settings.params, self.vocabulary, n_probs=n_probs, n_keep=n_keep)
+        slot, n_slots = fields.id_slot, self.n_slots
+        if slot is not None and slot >= n_slots:
+            raise invalid(f"Field 'id_slot': there are {n_slots} slots, 0 to {n_slots - 1}, not {slot}")
+        params = params_of(fields, self.settings, self.vocabulary, n_probs)
         # texts are shared between requests with the same key only
         params = replace(params, cache_scope=self.cache_scope, draft_owner=key_id.get(), **of_chat)
-        options = options_of(fields, n_probs=n_probs, n_slots=self.n_slots, settings=settings)
+        options = options_of(fields, self.settings, n_probs)
         self._check_room(prompts, len(prompts) * options.n)
         return self._begin_answers(prompts, params, options)
 
