@@ -84,7 +84,8 @@ def make_sequence(
     n_draft = min(params.draft_max, n_draft_max) if isinstance(params.draft_max, int) else n_draft_max
     # a grammar that begins somewhere in a block is not known to all of its rows
     rejection = TOKENWISE_REJECTION if sampler.awaits_grammar else BLOCK_REJECTION
-    accept, accept_drawn = _methods(prompt, params, vocabulary, rejection)
+    relaxed = _relaxed(prompt, params, vocabulary) if params.accept == "relaxed" else MATCH
+    accept, accept_drawn = _methods(params, relaxed, rejection)
     return TokenSequence(
         prompt,
         sampler,
@@ -111,11 +112,8 @@ def _without(prompt: list[int], images: Sequence[PlacedImage]) -> list[int]:
 
 def acceptance_name(params: GenerationParams) -> str:
     """How reports call the way in which drafts will be verified."""
-    if params.forced:
-        return params.forced.name
-    if params.accept == "relaxed":
-        return Relaxed.name
-    return name_of(_pick(params), *_named_methods(params.accept, BLOCK_REJECTION))
+    relaxed = Relaxed(lambda: False, lambda token: None)
+    return name_of(_pick(params), *_methods(params, relaxed, BLOCK_REJECTION))
 
 
 def name_of(pick: PickMethod, likely: Acceptance, drawn: Acceptance) -> str:
@@ -131,22 +129,13 @@ def _pick(params: GenerationParams) -> PickMethod:
     return AutoPick() if params.draft_pick == "auto" else FixedPick(draws=True)
 
 
-def _methods(
-    prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary, rejection: Acceptance
-) -> tuple[Acceptance, Acceptance]:
+def _methods(params: GenerationParams, relaxed: Acceptance, rejection: Acceptance) -> tuple[Acceptance, Acceptance]:
     """The methods for drafts that are most likely tokens, and for drawn ones."""
     if params.forced:
         return params.forced, params.forced
-    if params.accept == "relaxed":
-        relaxed = _relaxed(prompt, params, vocabulary)
-        return relaxed, relaxed
-    return _named_methods(params.accept, rejection)
-
-
-def _named_methods(accept: str, rejection: Acceptance) -> tuple[Acceptance, Acceptance]:
-    named: dict[str, Acceptance] = {"match": MATCH, "rejection-tokenwise": TOKENWISE_REJECTION}
-    drawn = named.get(accept, rejection)
-    return (MATCH if accept == "auto" else drawn), drawn
+    named: dict[str, Acceptance] = {"match": MATCH, "rejection-tokenwise": TOKENWISE_REJECTION, "relaxed": relaxed}
+    drawn = named.get(params.accept, rejection)
+    return (MATCH if params.accept == "auto" else drawn), drawn
 
 
 def _relaxed(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Relaxed:
