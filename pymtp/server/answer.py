@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.generation import Generation
 
-from .errors import too_late
+from .errors import ApiError
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class LiveAnswer:
         text = await generation.take()
         if text is None:
             if self.is_over_time and not generation.tokens:
-                raise too_late(self.options.deadline_s)
+                deadline_ms = self.options.deadline_s * 1000
+                raise ApiError(504, f"no token came within the deadline of {deadline_ms:.0f} ms")
             return None
         self.new_tokens = generation.tokens[self._n_tokens :]
         self._n_tokens = len(generation.tokens)

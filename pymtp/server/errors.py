@@ -63,25 +63,9 @@ def turned_off(message: str) -> ApiError:
     return ApiError(501, message, headers={"X-Should-Retry": "false"})
 
 
-def too_long(n_prompt: int, n_ctx: int) -> ApiError:
-    return ApiError(
-        400,
-        f"request ({n_prompt} tokens) exceeds the available context size ({n_ctx} tokens): "
-        "shorten it or raise the context size (-c)",
-        kind="exceed_context_size_error",
-        n_prompt_tokens=n_prompt,
-        n_ctx=n_ctx,
-    )
-
-
 def busy(what: str, retry_after_s: int) -> ApiError:
     """The queue is full. `what`: of what."""
     return ApiError(429, f"{what} already: try again later", headers={"Retry-After": str(retry_after_s)})
-
-
-def too_late(deadline_s: float) -> ApiError:
-    """The error for an answer whose deadline passed before its first token."""
-    return ApiError(504, f"no token came within the deadline of {deadline_s * 1000:.0f} ms")
 
 
 def unavailable(message: str, retry_after_s: int = 1) -> ApiError:

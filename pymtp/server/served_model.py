@@ -24,7 +24,7 @@ from pymtp.placement.devices import host_free_bytes
 from pymtp.serving.params import GenerationParams, with_options
 
 from .answer import LiveAnswer, Options
-from .errors import busy, invalid, too_long, unavailable
+from .errors import ApiError, busy, invalid, unavailable
 from .fields import GenerationFields
 from .logs import log
 from .parameters import options_of, params_of
@@ -183,7 +183,14 @@ class ServedModel:
         for prompt in prompts:
             n_cells = prompt.n_cells if isinstance(prompt, ImagePrompt) else len(prompt)
             if n_cells >= model.n_ctx:
-                raise too_long(n_cells, model.n_ctx)
+                raise ApiError(
+                    400,
+                    f"request ({n_cells} tokens) exceeds the available context size ({model.n_ctx} tokens): "
+                    "shorten it or raise the context size (-c)",
+                    kind="exceed_context_size_error",
+                    n_prompt_tokens=n_cells,
+                    n_ctx=model.n_ctx,
+                )
         self.check_number(n_new)
         if len(self.answers) + n_new > self.n_slots + self.settings.n_queue_max:
             raise busy(f"{self.n_waiting} requests are waiting", self._retry_after_s)
