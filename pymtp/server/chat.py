@@ -129,7 +129,7 @@ async def prepared(request: Request, body: ChatBody, make: Callable[[ServedModel
     """What `make` returns; in another thread, if it decodes images or the body is long. Raises ApiError."""
     served = served_by(request)
     work = partial(make, served, body)
-    _, images = take_images(body.messages, "")
+    _, images = take_images(body.messages or (), "")
     return await (served.decode(work) if images else apart(request, work))
 
 
@@ -139,7 +139,10 @@ def render(served: ServedModel, body: ChatBody) -> tuple[ChatPrompt, Sequence[Im
     Raises ApiError, and what ChatTemplate.render raises.
     """
     schema = _schema(body)
-    messages = _checked(body.messages)
+    if (messages := body.messages) is None:
+        raise invalid("'messages' is required")
+    for message in messages:
+        _check_message(message)
     kwargs = {**served.settings.template_kwargs, **(body.chat_template_kwargs or {})}
     thinks = kwargs.get("enable_thinking", True)
     if not isinstance(thinks, bool):
@@ -224,16 +227,8 @@ def _schema(body: ChatBody) -> Any:
     return found
 
 
-def _checked(messages: Any) -> list[dict[str, Any]]:
-    if messages is None:
-        raise invalid("'messages' is required")
-    if not isinstance(messages, list):
-        raise invalid("Expected 'messages' to be an array")
-    return [_message(each) for each in messages]
-
-
-def _message(message: Any) -> dict[str, Any]:
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+def _check_message(message: dict[str, Any]) -> None:
+    if not isinstance(message.get("role"), str):
         raise invalid("each message must be an object with a role")
     content = message.get("content")
     if message["role"] != "assistant" and "content" not in message:
@@ -245,7 +240,6 @@ def _message(message: Any) -> dict[str, Any]:
             _check_part(part)
     elif content is not None and not isinstance(content, str):
         raise invalid("Expected 'content' to be a string or an array")
-    return message
 
 
 def _check_part(part: Any) -> None:
