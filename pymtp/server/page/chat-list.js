@@ -1,6 +1,7 @@
 // The list of chats: opens, deletes, exports and imports them.
 
 import * as chats from "./chats.js";
+import { make } from "./elements.js";
 
 const panel = document.getElementById("chats");
 const entries = panel.querySelector("ul");
@@ -23,9 +24,7 @@ export function begin({ onOpen, onDelete, say }) {
       list();
     });
     remove.ariaLabel = `Delete ${chat.title}`;
-    const item = document.createElement("li");
-    item.append(open, remove);
-    return item;
+    return make("li", [open, remove]);
   };
   panel.ontoggle = (event) => event.newState === "open" && list();
   document.getElementById("export").onclick = async () => download("pymtp-chats.json", await chats.exported());
@@ -38,12 +37,10 @@ export function begin({ onOpen, onDelete, say }) {
   };
 }
 
-function button(text, onclick) {
-  return Object.assign(document.createElement("button"), { type: "button", textContent: text, onclick });
-}
+const button = (text, onclick) => make("button", [text], { type: "button", onclick });
 
 function download(name, text) {
   const href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-  Object.assign(document.createElement("a"), { href, download: name }).click();
+  make("a", [], { href, download: name }).click();
   URL.revokeObjectURL(href);
 }

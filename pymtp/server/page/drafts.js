@@ -1,5 +1,7 @@
 // Which characters of an answer were accepted drafts. Knows texts and their flags: "1" or "0" for each UTF-16 unit.
 
+import { make } from "./elements.js";
+
 /** Puts an answer together: the texts of its thinking and content, and their flags. */
 export class Parts {
   #message;
@@ -69,13 +71,6 @@ function wrap(node, flags) {
     if (last?.drafted === drafted) last.text += text[i];
     else runs.push({ drafted, text: text[i] });
   }
-  node.replaceWith(
-    ...runs.map((run) => {
-      if (!run.drafted) return run.text;
-      const span = document.createElement("span");
-      span.className = "drafted";
-      span.textContent = run.text;
-      return span;
-    }),
-  );
+  const shown = ({ drafted, text }) => (drafted ? make("span", [text], { className: "drafted" }) : text);
+  node.replaceWith(...runs.map(shown));
 }

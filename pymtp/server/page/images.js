@@ -1,5 +1,7 @@
 // Images of the message that is being written: picked, pasted or dropped.
 
+import { make } from "./elements.js";
+
 const list = document.getElementById("images");
 const pick = document.getElementById("pick");
 const SIDE_MAX = 4096; // pixels; a server refuses prompts with more than 64 Mi of them
@@ -46,12 +48,7 @@ async function read(file) {
 }
 
 function item(url) {
-  const [entry, image, button] = ["li", "img", "button"].map((tag) => document.createElement(tag));
-  image.src = url;
-  image.alt = "";
-  button.type = "button";
-  button.textContent = "Remove image";
-  button.onclick = () => entry.remove();
-  entry.append(image, button);
+  const button = make("button", ["Remove image"], { type: "button", onclick: () => entry.remove() });
+  const entry = make("li", [make("img", [], { src: url, alt: "" }), button]);
   return entry;
 }

@@ -3,6 +3,7 @@
 import { lexer } from "./marked.esm.js";
 import { colour } from "./drafts.js";
 import { copy } from "./clipboard.js";
+import { make } from "./elements.js";
 
 /** Shows a text that grows. Its last two blocks may change ("3" becomes "3." of a list) and are read again. */
 export class MarkdownView {
@@ -26,8 +27,7 @@ export class MarkdownView {
     tokens.forEach((token, i) => {
       if (i === open) [this.#nBlocks, this.#nRead] = [this.#element.children.length, at];
       const end = at + token.raw.length;
-      const block = document.createElement("div");
-      block.append(...nodes(token));
+      const block = make("div", nodes(token));
       colour(block, token.raw, flags.slice(at, end));
       for (const code of block.querySelectorAll("pre")) addHead(code);
       if (block.hasChildNodes()) this.#element.append(block);
@@ -62,12 +62,6 @@ function inside(token) {
   return found;
 }
 
-function make(tag, children, properties = {}) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
-
 /** The nodes of a token of marked. */
 function nodes(token) {
   if (token.type in TAGS) return [make(TAGS[token.type], inside(token))];
@@ -92,9 +86,9 @@ function nodes(token) {
       return [make("div", [table(token)], { className: "table", tabIndex: 0 })];
     case "br":
     case "hr":
-      return [make(token.type, [])];
+      return [make(token.type)];
     case "html":
-      return /^<br\s*\/?>$/i.test(token.raw.trim()) ? [make("br", [])] : [token.raw];
+      return /^<br\s*\/?>$/i.test(token.raw.trim()) ? [make("br")] : [token.raw];
     default:
       return token.tokens ? inside(token) : [unescaped(token.text ?? token.raw)];
   }

@@ -1,6 +1,7 @@
 // One message as elements: thinking, text, how it ended, and what can be done with it.
 
 import { copy } from "./clipboard.js";
+import { make } from "./elements.js";
 import { MarkdownView } from "./markdown.js";
 
 const template = document.getElementById("message");
@@ -25,7 +26,7 @@ export class MessageView {
     again.hidden = message.role === "user";
     if (message.role === "user") {
       thoughts.parentElement.remove();
-      text.append(...message.images.map((src) => Object.assign(new Image(), { src, alt: "Image" })), message.content);
+      text.append(...message.images.map((src) => make("img", [], { src, alt: "Image" })), message.content);
       return;
     }
     this.#thoughts = new MarkdownView(thoughts);

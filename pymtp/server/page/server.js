@@ -1,5 +1,6 @@
 // The server's own state: its model and settings, which are asked for once, and its slots, again and again.
 
+import { make } from "./elements.js";
 import { headers } from "./stream.js";
 import { current } from "./settings.js";
 
@@ -53,9 +54,7 @@ async function check(onProps, onKey) {
   return true;
 }
 
-function box(slot) {
-  const element = document.createElement("i");
-  element.className = slot.is_processing ? "busy" : "";
-  element.title = `slot ${slot.id}: ${slot.is_processing ? "in use" : "free"}`;
-  return element;
+function box({ id, is_processing }) {
+  const title = `slot ${id}: ${is_processing ? "in use" : "free"}`;
+  return make("i", [], { className: is_processing ? "busy" : "", title });
 }

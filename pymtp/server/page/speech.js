@@ -1,5 +1,7 @@
 // Has an answer read aloud, by those who use a screen reader: by whole sentences, not by tokens.
 
+import { make } from "./elements.js";
+
 const SENTENCES = /^[^]*(?:[.!?:](?=\s)|[。！？\n])/;
 
 /** Puts the sentences of one answer into a live region. */
@@ -18,6 +20,6 @@ export class SentenceReader {
     const found = isComplete ? rest : (SENTENCES.exec(rest)?.[0] ?? "");
     this.#nRead += found.length;
     const spoken = found.replace(/[*_`#|]+/g, "").trim();
-    if (spoken) this.#region.append(Object.assign(document.createElement("p"), { textContent: spoken }));
+    if (spoken) this.#region.append(make("p", [spoken]));
   }
 }
