@@ -50,7 +50,7 @@ UNSUPPORTED = {
     "web_search_options": "there is no search",
 }
 """Fields that are known, and refused where they ask for anything, and why."""
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # its fields are known when it is made
     NamedElsewhere = Struct
 else:
     _KINDS = {name: _PARAMS[name] | None for name in SAME} | dict.fromkeys(UNSUPPORTED, Any)
