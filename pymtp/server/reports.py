@@ -137,7 +137,20 @@ def settings_of(params: GenerationParams, vocabulary: Vocabulary | None) -> dict
 
 def logprobs_of(served: ServedModel, answer: LiveAnswer, entries: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
     """Log probabilities before the sampler chain, or probabilities after it."""
-    return [_entry(each, served.vocabulary, of_chain=answer.options.of_chain) for each in entries]
+    vocabulary, of_chain = served.vocabulary, answer.options.of_chain
+
+    def shown(token: int, logprob: float) -> dict[str, Any]:
+        data = vocabulary.piece(token)
+        value = {"prob": math.exp(logprob)} if of_chain else {"logprob": max(logprob, LEAST_LOGPROB)}
+        return {"id": token, "token": data.decode("utf-8", errors="ignore"), "bytes": list(data), **value}
+
+    def entry(each: TokenLogprobs) -> dict[str, Any]:
+        if not of_chain:
+            return {**shown(each.token, each.logprob), "top_logprobs": [shown(*one) for one in each.top]}
+        others = [other for other in (shown(*one) for one in each.chain_top) if other["prob"] > 0]
+        return {**shown(each.token, each.chain_logprob), "top_probs": others}
+
+    return [entry(each) for each in entries]
 
 
 def finish_reason(answer: LiveAnswer) -> str:
@@ -179,25 +192,6 @@ def extras(served: ServedModel, answer: LiveAnswer) -> dict[str, Any]:
     if answer.options.is_verbose:
         found["__verbose"] = whole(served, answer)
     return found
-
-
-def _entry(each: TokenLogprobs, vocabulary: Vocabulary, *, of_chain: bool) -> dict[str, Any]:
-    value, top = (each.chain_logprob, each.chain_top) if of_chain else (each.logprob, each.top)
-    own = _probability(each.token, value, vocabulary, of_chain=of_chain)
-    others = [_probability(token, logprob, vocabulary, of_chain=of_chain) for token, logprob in top]
-    if of_chain:
-        others = [other for other in others if other["prob"] > 0]
-    return {**own, "top_probs" if of_chain else "top_logprobs": others}
-
-
-def _probability(token: int, logprob: float, vocabulary: Vocabulary, *, of_chain: bool) -> dict[str, Any]:
-    data = vocabulary.piece(token)
-    return {
-        "id": token,
-        "token": data.decode("utf-8", errors="ignore"),
-        "bytes": list(data),
-        **({"prob": math.exp(logprob)} if of_chain else {"logprob": max(logprob, LEAST_LOGPROB)}),
-    }
 
 
 def _ratio(value: float, by: float) -> float:
