@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import chain
 from operator import add
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
@@ -53,10 +54,6 @@ class _Text:
     chat: ChatPrompt = ChatPrompt("")
     images: tuple[PlacedImage, ...] = ()
     """What a conversation knows of a prompt."""
-
-    @property
-    def n_cells(self) -> int:
-        return len(self.tokens) + n_more_cells(self.images)
 
 
 class Conversation:
@@ -205,7 +202,7 @@ class Conversation:
             if start != starts[-1] and not fit_together(images):
                 continue
             prompt = self._render(start)
-            n_tokens = prompt.n_cells + len(so_far.tokens)
+            n_tokens = len(prompt.tokens) + n_more_cells(prompt.images) + len(so_far.tokens)
             if n_tokens + n_reserved <= n_ctx:
                 break
         if n_tokens >= n_ctx:
@@ -251,7 +248,6 @@ class Answer:
         self._conversation = conversation
         self._request = request
         self._on_prompt = on_prompt
-        self._so_far = _Text()
         self._parts: list[Generation] = []
         self._is_over = False
         self._submit()
@@ -263,7 +259,7 @@ class Answer:
     @property
     def text(self) -> str:
         """The answer so far."""
-        return self._so_far.text + self._parts[-1].text
+        return "".join(part.text for part in self._parts)
 
     @property
     def message(self) -> ChatMessage:
@@ -313,8 +309,7 @@ class Answer:
         if not self._is_over:
             self._is_over = True
             self._parts[-1].close()
-            so_far = self._all_so_far()
-            prompt = self._prompt
+            so_far, prompt = self._so_far(), self._prompt
             whole = _Text(prompt.text + so_far.text, prompt.tokens + so_far.tokens, images=prompt.images)
             self._conversation._note(whole, self.message, self.finish_reason)
 
@@ -341,18 +336,16 @@ class Answer:
             raise
 
     def _submit(self) -> None:
-        request = self._request
-        self._prompt = self._conversation._prompt(request, self._so_far)
-        n_said = len(self._so_far.tokens)
-        chat = self._prompt.chat
-        tokens = [*self._prompt.tokens, *self._so_far.tokens]
+        request, so_far = self._request, self._so_far()
+        prompt = self._prompt = self._conversation._prompt(request, so_far)
+        tokens = [*prompt.tokens, *so_far.tokens]
         generation = self._conversation.model.generate(
-            ImagePrompt(tokens, self._prompt.images) if self._prompt.images else tokens,
+            ImagePrompt(tokens, prompt.images) if prompt.images else tokens,
             request,
             on_prompt=self._on_prompt,
             cache_prompt=True,
-            chat=replace(chat, generation_prompt=chat.generation_prompt + self._so_far.text),
-            max_tokens=request.max_tokens if request.max_tokens < 0 else request.max_tokens - n_said,
+            chat=replace(prompt.chat, generation_prompt=prompt.chat.generation_prompt + so_far.text),
+            max_tokens=request.max_tokens if request.max_tokens < 0 else request.max_tokens - len(so_far.tokens),
         )
         self._parts.append(generation)
 
@@ -360,19 +353,15 @@ class Answer:
         """Continue without the oldest turns if the context is full; False if it is not, or none can be left out."""
         if self.finish_reason != "context":
             return False
-        before = self._so_far
-        self._so_far = self._all_so_far()
         try:
             self._submit()
         except ContextFull:
-            self._so_far = before
             return False
         return True
 
-    def _all_so_far(self) -> _Text:
-        part = self._parts[-1]
-        tokens = part.tokens[:-1] if part.finish_reason == "eog" else part.tokens
-        return _Text(self.text, (*self._so_far.tokens, *tokens))
+    def _so_far(self) -> _Text:
+        parts = (part.tokens[:-1] if part.finish_reason == "eog" else part.tokens for part in self._parts)
+        return _Text(self.text, tuple(chain.from_iterable(parts)))
 
 
 def _asked(text: str, images: Sequence[Image | StrPath | bytes]) -> Message:
