@@ -23,7 +23,7 @@ from pymtp.model import Model
 from pymtp.placement.devices import host_free_bytes
 from pymtp.serving.params import GenerationParams, with_options
 
-from .answer import LiveAnswer, Options
+from .answer import LiveAnswer
 from .errors import ApiError, busy, invalid, unavailable
 from .fields import GenerationFields
 from .logs import log
@@ -175,7 +175,17 @@ class ServedModel:
         params = replace(params, cache_scope=self.cache_scope, draft_owner=key_id.get(), **of_chat)
         options = options_of(fields, self.settings, n_probs)
         self._check_room(prompts, len(prompts) * options.n)
-        return self._begin_answers(prompts, params, options)
+        answers: list[LiveAnswer] = []
+        try:
+            for prompt in prompts:
+                for i in range(options.n):
+                    generation = self.model.generate(prompt, _varied(params, i))
+                    answers.append(LiveAnswer(generation, len(answers), prompt, options))
+                    self.answers.add(answers[-1])
+        except BaseException:
+            self.give_up(answers)
+            raise
+        return answers
 
     def _check_room(self, prompts: Sequence[Sequence[int]], n_new: int) -> None:
         """Raise ApiError for prompts that are too long, and where too many others wait."""
@@ -196,21 +206,6 @@ class ServedModel:
             raise busy(f"{self.n_waiting} requests are waiting", self._retry_after_s)
         if n_rows := n_image_rows(prompts):
             self._check_images(n_rows)
-
-    def _begin_answers(
-        self, prompts: Sequence[Sequence[int]], params: GenerationParams, options: Options
-    ) -> list[LiveAnswer]:
-        answers: list[LiveAnswer] = []
-        try:
-            for prompt in prompts:
-                for i in range(options.n):
-                    generation = self.model.generate(prompt, _varied(params, i))
-                    answers.append(LiveAnswer(generation, len(answers), prompt, options))
-                    self.answers.add(answers[-1])
-        except BaseException:
-            self.give_up(answers)
-            raise
-        return answers
 
     async def complete(self, answers: Sequence[LiveAnswer]) -> None:
         """Wait for the end of all of them. Raises what ended one early, and ends the others then."""
