@@ -129,7 +129,7 @@ async def prepared(request: Request, body: ChatBody, make: Callable[[ServedModel
     """What `make` returns; in another thread, if it decodes images or the body is long. Raises ApiError."""
     served = served_by(request)
     work = partial(make, served, body)
-    _, images = take_images(body.messages or (), "")
+    _, images = take_images(body.messages, "")
     return await (served.decode(work) if images else apart(request, work))
 
 
@@ -139,9 +139,7 @@ def render(served: ServedModel, body: ChatBody) -> tuple[ChatPrompt, Sequence[Im
     Raises ApiError, and what ChatTemplate.render raises.
     """
     schema = _schema(body)
-    if (messages := body.messages) is None:
-        raise invalid("'messages' is required")
-    for message in messages:
+    for message in body.messages:
         _check_message(message)
     kwargs = {**served.settings.template_kwargs, **(body.chat_template_kwargs or {})}
     thinks = kwargs.get("enable_thinking", True)
@@ -153,7 +151,7 @@ def render(served: ServedModel, body: ChatBody) -> tuple[ChatPrompt, Sequence[Im
     tools, choice = _tools(body)
     if tools and body.grammar:
         raise invalid("Cannot use custom grammar constraints with tools.")
-    continues, begins = _ends(body, messages)
+    continues, begins = _ends(body)
     chat = ChatParams(
         tools=tools,
         tool_choice=choice,
@@ -167,7 +165,7 @@ def render(served: ServedModel, body: ChatBody) -> tuple[ChatPrompt, Sequence[Im
         continue_final_message=cast(Any, continues),
     )
     try:
-        marked, images = served.model.marked(messages)
+        marked, images = served.model.marked(body.messages)
     except UnsupportedModel:
         raise invalid("image input is not supported: the server was started without --mmproj") from None
     prompt = served.template.render(marked, chat)
@@ -198,17 +196,17 @@ def _tools(body: ChatBody) -> tuple[list[dict[str, Any]], Any]:
     return tools, choice
 
 
-def _ends(body: ChatBody, messages: list[dict[str, Any]]) -> tuple[bool | str, bool]:
+def _ends(body: ChatBody) -> tuple[bool | str, bool]:
     """Whether the answer continues the last message, and whether the prompt ends where an answer begins."""
     continues, begins = body.continue_final_message or False, body.add_generation_prompt is not False
-    roles = [message["role"] for message in messages]
+    roles = [message["role"] for message in body.messages]
     if not continues and roles[-1:] == ["assistant"]:
         if roles[-2:] == ["assistant", "assistant"]:
             raise invalid("Cannot have 2 or more assistant messages at the end of the list.")
         continues, begins = True, False
     elif continues and begins:
         raise invalid("Cannot set both add_generation_prompt and continue_final_message to true.")
-    if continues and messages[-1].get("tool_calls"):
+    if continues and body.messages[-1].get("tool_calls"):
         raise invalid("Cannot continue an assistant message that contains tool calls.")
     return continues, begins
 

@@ -128,7 +128,7 @@ class InfillBody(GenerationFields, kw_only=True):
 class ChatBody(GenerationFields, kw_only=True):
     """A request of /v1/chat/completions, to which those of the other chat APIs are turned."""
 
-    messages: list[dict[str, Any]] | None = None
+    messages: list[dict[str, Any]]
     logprobs: bool | None = None
     top_logprobs: int | None = None
     return_drafts: bool | None = None

@@ -74,8 +74,6 @@ _UNSUPPORTED = dict.fromkeys(("container", "mcp_servers"), "nothing runs here bu
 
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     """A request as one of /v1/chat/completions. Raises ApiError."""
-    if "messages" not in body:
-        raise invalid("'messages' is required")
     asked = as_structure(body, MessagesBody)
     refuse(asked, _UNSUPPORTED)
     chat = {key: value for key, value in body.items() if key not in MessagesBody.__struct_fields__}

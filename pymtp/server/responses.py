@@ -72,8 +72,6 @@ _UNSUPPORTED = {
 
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     """A request as one of /v1/chat/completions. Raises ApiError."""
-    if "input" not in body:
-        raise invalid("'input' is required")
     asked = as_structure(body, ResponsesBody)
     refuse(asked, _UNSUPPORTED)
     chat = {key: value for key, value in body.items() if key not in ResponsesBody.__struct_fields__}
