@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
+from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, Proposal
 from pymtp.drafting.lookup import NO_MATCH, LookupDrafter, LookupMatch
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.policy import MATCH_KINDS, Candidate, DraftPlan, DraftPolicy, Rates
 from pymtp.engine.session import Session
 from pymtp.sampling.distribution import Distribution
-
-_NOTHING = Proposal()
 
 
 class _Slot:
@@ -36,7 +34,9 @@ class AdaptiveDrafter:
 
     def __init__(self, session: Session, heads: MtpDrafter | None, lookup: LookupDrafter | None) -> None:
         self.policy = DraftPolicy(session.n_draft_max, has_heads=heads is not None, in_step=session.needs_equal_rows)
-        self._heads, self._lookup = heads, lookup
+        drafter = heads or lookup
+        assert drafter is not None
+        self._drafter, self._lookup = drafter, lookup
         self._slots: dict[int, _Slot] = {}
 
     @property
@@ -45,29 +45,23 @@ class AdaptiveDrafter:
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         adaptive = [request for request in requests if request.adapts and request.n_draft > 0]
-        if self.policy.heads_rest and len(adaptive) < len(requests):  # also of prompts: they would see them for nothing
+        are_all = len(adaptive) == len(requests)
+        if self.policy.heads_rest and not are_all:  # also of prompts: they would see them for nothing
             requests = [request._replace(feeds=request.feeds and not request.adapts) for request in requests]
         if not adaptive:
-            return self._draft(requests)
-        matches = [
-            self._lookup.find(request) if self._lookup and request.uses_lookup else NO_MATCH for request in adaptive
+            return self._drafter.propose(requests)
+        n = adaptive[0].n_sequences
+        matches = [self._find(request) for request in adaptive]
+        if are_all and not any(match.tokens for match in matches) and self.policy.stays_plain(n):
+            return [NO_DRAFTS] * len(requests)
+        asked = [
+            Candidate(self._slot(request).rates, request.n_draft, match.n_matched, len(match.tokens))
+            for request, match in zip(adaptive, matches, strict=True)
         ]
-        finds = any(match.tokens for match in matches)
-        if not finds and len(adaptive) == len(requests) and self.policy.stays_plain(adaptive[0].n_sequences):
-            return [_NOTHING] * len(requests)
-        slots = [self._slot(request) for request in adaptive]
-        plan = self.policy.choose(
-            [
-                Candidate(slot.rates, request.n_draft, match.n_matched, len(match.tokens))
-                for slot, request, match in zip(slots, adaptive, matches, strict=True)
-            ],
-            adaptive[0].n_sequences,
-        )
-        if not plan.n_drafts and len(adaptive) == len(requests):
-            return [_NOTHING] * len(requests)
+        plan = self.policy.choose(asked, n)
         planned = zip(plan.heads, plan.lookup, matches, strict=True)
         found = dict(zip((request.slot for request in adaptive), planned, strict=True))
-        made = self._draft(
+        made = self._drafter.propose(
             [each._replace(n_draft=found[each.slot][0]) if each.slot in found else each for each in requests]
         )
         return [
@@ -77,22 +71,15 @@ class AdaptiveDrafter:
 
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
         for outcome in outcomes:
-            slot = self._slots.get(outcome.request.slot)
-            if slot and slot.kinds:
+            if slot := self._slots.get(outcome.request.slot):
                 right = outcome.proposal.are_right(outcome.tokens)
                 for kind, is_right in zip(slot.kinds, right, strict=False):
                     slot.rates.add(kind, is_right)
                     self.policy.rates.add(kind, is_right)
                 slot.kinds = ()
 
-    def _draft(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        """Draft with the heads, or by lookup without them, as many tokens as each request says."""
-        if self._heads:
-            if any(request.n_draft > 0 or request.feeds for request in requests):
-                return self._heads.propose(requests)
-        elif self._lookup and any(request.n_draft > 0 for request in requests):
-            return self._lookup.propose(requests)
-        return [_NOTHING] * len(requests)
+    def _find(self, request: DraftRequest, drafts: Sequence[int] = ()) -> LookupMatch:
+        return self._lookup.find(request, drafts) if self._lookup and request.uses_lookup else NO_MATCH
 
     def _slot(self, request: DraftRequest) -> _Slot:
         slot = self._slots.get(request.slot)
@@ -103,28 +90,21 @@ class AdaptiveDrafter:
     def _completed(
         self, request: DraftRequest, made: Proposal, plan: DraftPlan, n_heads: int, n_lookup: int, match: LookupMatch
     ) -> Proposal:
-        """The proposal of an adaptive request, after the heads have drafted."""
-        slot = self._slots[request.slot]
+        """The proposal of an adaptive request: what lookup found, or what the heads drafted, continued by lookup."""
+        slot, n = self._slots[request.slot], len(made.drafts)
         if n_lookup:
-            made = Proposal(request.until_stop(match.tokens[:n_lookup]))
             slot.kinds = MATCH_KINDS[match.n_matched :]
-        elif n_heads and made.drafts:
-            slot.kinds = range(made.n_drafted)
-            if self._lookup and request.uses_lookup and len(made.drafts) == n_heads and not made.spare:
-                made = self._continued(request, made, plan, slot)
-        return made
-
-    def _continued(self, request: DraftRequest, made: Proposal, plan: DraftPlan, slot: _Slot) -> Proposal:
-        """Drafts of the heads, continued by lookup if that is worth its rows."""
-        assert self._lookup is not None
-        n, drafts = len(made.drafts), list(made.drafts)
-        if n >= request.n_draft or drafts[-1] in request.stop:
+            return Proposal(request.until_stop(match.tokens[:n_lookup]))
+        if n == 0:
             return made
-        match = self._lookup.find(request._replace(n_draft=request.n_draft - n), drafts)
+        slot.kinds = range(made.n_drafted)
+        if n != n_heads or made.spare or n >= request.n_draft or made.drafts[-1] in request.stop:
+            return made
+        match = self._find(request._replace(n_draft=request.n_draft - n), made.drafts)
         n_more = self.policy.n_more(plan, slot.rates, n, match.n_matched, len(match.tokens))
-        if not n_more:
+        if n_more == 0:  # they are not worth their rows
             return made
         more = request._replace(n_draft=n_more).until_stop(match.tokens)
         slot.kinds = [*range(n), *MATCH_KINDS[match.n_matched : match.n_matched + len(more)]]
         distributions = made.distributions and [*made.distributions, *(Distribution.certain(one) for one in more)]
-        return made._replace(drafts=[*drafts, *more], distributions=distributions)
+        return made._replace(drafts=[*made.drafts, *more], distributions=distributions)

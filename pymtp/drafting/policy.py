@@ -6,7 +6,7 @@ in milliseconds. Must not know tokens or texts; of lookup it knows how long matc
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain, groupby
 from operator import itemgetter, mul
@@ -211,8 +211,8 @@ class DraftPolicy:
         self._in_step = in_step  # whether a pass costs as if all sequences had as many drafts as the one with the most
         self.rates = Rates([HEAD_RATE] * AUTO_DRAFT_MAX + [rate for _, rate in MATCH_RATES], SHARED_MEMORY)
         """Rates of all sequences together."""
-        self._lengths = [n for n in LENGTHS if n <= n_draft_max] if has_heads else []
-        self._choices: dict[int, _Choice] = {}  # by sequences
+        self._lengths = [0, *(n for n in LENGTHS if n <= n_draft_max and has_heads)]
+        self._choices: defaultdict[int, _Choice] = defaultdict(_Choice)  # by sequences
         self._latest = _Choice()
         self._n_rounds = 0
 
@@ -227,7 +227,7 @@ class DraftPolicy:
         As `choose` would have it, in a tenth of its time: where drafting does not pay, that is what is lost.
         """
         choice = self._choices.get(n)
-        if choice is None or choice.steps or choice.n_until < 1 or not self.costs.are_known:
+        if choice is None or choice.steps or choice.n_until < 1:
             return False
         self._n_rounds += 1
         choice.n_until -= 1
@@ -238,11 +238,9 @@ class DraftPolicy:
     def choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
-        if n not in self._choices:
-            self._choices[n] = _Choice()
         choice = self._latest = self._choices[n]
         if not self.costs.are_known:
-            return _plain(asked, n)
+            return DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n), n_sequences=n)
         choice.n_until -= 1
         plan = self._with_steps(choice.steps, asked, n)
         # where lookup emits two tokens a round, no other length has to be looked at
@@ -254,23 +252,22 @@ class DraftPolicy:
 
     def _with_steps(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The better of two: with these steps of the heads, or by lookup alone."""
-        finds = any(each.n_found for each in asked)
-        if not steps and not finds:
-            return _plain(asked, n)
         plan = self._best(steps, asked, n)
-        return max(plan, self._best(0, asked, n), key=lambda plan: plan.speed) if steps and finds else plan
+        if not steps or not any(each.n_found for each in asked):
+            return plan
+        return max(plan, self._best(0, asked, n), key=lambda plan: plan.speed)
 
     def _review(self, choice: _Choice, asked: Sequence[Candidate], n: int) -> None:
         """Compare all lengths of the heads' drafts."""
         self.costs.refresh()
-        before = choice.steps
 
         def promise(steps: int) -> float:
             n_unused = self._n_rounds - choice.used.get(steps, 0)
             return self._best(steps, asked, n).speed * (1 + CURIOSITY * n_unused)
 
-        choice.steps = max((0, *self._lengths), key=promise)
-        choice.n_until = choice.n_wait = min(2 * choice.n_wait, 8 * REVIEW) if choice.steps == before else REVIEW
+        steps = max(self._lengths, key=promise)
+        choice.n_until = choice.n_wait = min(2 * choice.n_wait, 8 * REVIEW) if choice.steps == steps else REVIEW
+        choice.steps = steps
 
     def _best(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The drafts that are worth verifying after that many steps of the heads."""
@@ -282,31 +279,25 @@ class DraftPolicy:
             from_heads.append(sum(heads) >= sum(found))
             by_sequence.append(heads if from_heads[-1] else found)
         drafts = [(k, chance, i) for i, chances in enumerate(by_sequence) for k, chance in enumerate(chances)]
-        if self._is_in_step(n):  # a draft of each, then another one: what has fewer costs as many rows
+        if self._in_step:  # a draft of each, then another one: what has fewer costs as many rows
             groups = [list(group) for _, group in groupby(sorted(drafts), itemgetter(0))]
         else:  # the most likely ones, as many as there are sequences: with few numbers of rows, all are soon measured
             drafts.sort(key=lambda draft: draft[1:], reverse=True)
             groups = [drafts[k : k + len(asked)] for k in range(0, len(drafts), len(asked))]
-        n_rows = [n * k for k in range(1, len(groups) + 1)] if self._is_in_step(n) else [*accumulate(map(len, groups))]
+        n_rows = [n * k for k in range(1, len(groups) + 1)] if self._in_step else [*accumulate(map(len, groups))]
         ms = self.costs.table(steps, n, n_rows[-1] if n_rows else 0)
-        expected = tokens = float(n)
-        speed, n_best = n / ms[0], 0
-        for k, (group, rows) in enumerate(zip(groups, n_rows, strict=True), 1):
-            expected += sum(chance for _, chance, _ in group)
-            if expected > speed * ms[rows]:
-                tokens, speed, n_best = expected, expected / ms[rows], k
+        tokens = [*accumulate((sum(chance for _, chance, _ in group) for group in groups), initial=float(n))]
+        speeds = [expected / ms[rows] for expected, rows in zip(tokens, [0, *n_rows], strict=True)]
+        best = speeds.index(max(speeds))
         n_drafts = [[0] * len(asked), [0] * len(asked)]
-        for _, _, i in chain(*groups[:n_best]):
+        for _, _, i in chain(*groups[:best]):
             n_drafts[from_heads[i]][i] += 1
-        return DraftPlan(steps, n_drafts[True], n_drafts[False], tokens, speed, n)
-
-    def _is_in_step(self, n: int) -> bool:
-        return self._in_step and n > 1
+        return DraftPlan(steps, n_drafts[True], n_drafts[False], tokens[best], speeds[best], n)
 
     def n_more(self, plan: DraftPlan, rates: Rates, n_heads: int, n_matched: int, n_found: int) -> int:
         """How many drafts of a match that continues the heads' drafts are worth their rows."""
         n, longest = plan.n_sequences, max([*plan.heads, *plan.lookup])
-        if self._is_in_step(n):
+        if self._in_step:
             n_rows = [n * max(longest, n_heads + k) for k in range(n_found + 1)]
         else:
             n_rows = [plan.n_drafts + k for k in range(n_found + 1)]
@@ -315,7 +306,3 @@ class DraftPolicy:
         chances = (before * chance for chance in rates.chances(MATCH_KINDS[n_matched : n_matched + n_found]))
         speeds = [tokens / ms[n_rows[k]] for k, tokens in enumerate(accumulate(chances, initial=plan.tokens))]
         return speeds.index(max(speeds))
-
-
-def _plain(asked: Sequence[Candidate], n: int) -> DraftPlan:
-    return DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n), n_sequences=n)
