@@ -24,7 +24,7 @@ from typing import Any
 
 from provenance import machine, model_text
 from pymtp import GenerationParams, Model, RemoteError, SamplingParams, version_text
-from pymtp.loading.rpc import rpc_counters
+from rpc_counters import rpc_counters
 
 PORT, RELAY_PORT = 50052, 50053
 PATIENCE_S = 60

@@ -38,10 +38,10 @@ from pymtp.engine.session import Chunk, Session
 from pymtp.gguf.facts import model_facts
 from pymtp.loader import Weights
 from pymtp.loading.params import ModelParams
-from pymtp.loading.rpc import rpc_counters
 from pymtp.placement import devices
 from pymtp.placement.devices import host_device
 from random_gguf.vision import png, write_glm4v_projector
+from rpc_counters import rpc_counters
 from rpc_servers import RpcServer, rpc_servers, start_rpc_server
 
 GREEDY = SamplingParams(temperature=0)

@@ -5,7 +5,7 @@ Owns connections. Knows nothing of models.
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
@@ -32,26 +32,6 @@ class RpcLink:
     def close(self) -> None:
         """Hand the server back, unless something is loaded there."""
         ffi.release(self._link)
-
-
-class RpcCounters(NamedTuple):
-    """What was sent to an RPC server since the process began."""
-
-    n_messages: int
-    n_answers: int
-    """Messages whose answers were waited for."""
-    n_bytes_sent: int
-    n_bytes_received: int
-    n_graphs_sent: int
-    """A server keeps the graphs that it was sent."""
-    n_graphs_run: int
-
-
-def rpc_counters(endpoint: str) -> RpcCounters:
-    """What was sent to the server at `endpoint` (host:port), of all models together."""
-    counters = ffi.new("struct pymtp_rpc_counters *")
-    check(lib.pymtp_rpc_count(endpoint.encode(), counters))
-    return RpcCounters(*(getattr(counters, name) for name in RpcCounters._fields))
 
 
 def serve_devices(endpoint: str, devices: Sequence[Any], n_threads: int, cache: os.PathLike[str] | None = None) -> None:
