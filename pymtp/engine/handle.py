@@ -4,8 +4,7 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pymtp.binding.library import ffi, lib
-from pymtp.binding.status import check
+from pymtp.binding.library import lib
 from pymtp.errors import Closed
 
 
@@ -60,23 +59,3 @@ class Timing(NamedTuple):
     head_us: int
     sample_us: int
     n_builds: int
-
-
-class CounterReader:
-    """Reads the counters of one session."""
-
-    def __init__(self, handle: SessionHandle) -> None:
-        self._handle = handle
-        self._native = ffi.new("struct pymtp_counters *")
-
-    def read(self) -> Counters:
-        check(lib.pymtp_session_counters(self._handle.native, self._native))
-        return Counters(**{name: getattr(self._native, name) for name in Counters.__dataclass_fields__})
-
-    def read_timing(self) -> Timing:
-        """The times alone: cheaper than `read`, and read before and after every pass."""
-        native = self._native
-        check(lib.pymtp_session_counters(self._handle.native, native))
-        return Timing(
-            native.t_trunk_us, native.t_head_us, native.t_sample_us, native.n_trunk_builds + native.n_head_builds
-        )

@@ -15,7 +15,7 @@ from pymtp.binding.status import check
 from pymtp.binding.types import model_pointer
 from pymtp.engine.context import ContextParams, open_context, resolved
 from pymtp.engine.draft_limits import DraftLimits
-from pymtp.engine.handle import CounterReader, Counters, SessionHandle, Timing
+from pymtp.engine.handle import Counters, SessionHandle, Timing
 from pymtp.engine.snapshot import Snapshots
 from pymtp.errors import InvalidParameter
 
@@ -110,7 +110,7 @@ class Session(DraftLimits, Snapshots):
         )
         info = self._describe()
         model = model_pointer(model)
-        self._counters = CounterReader(self._handle)
+        self._counters = ffi.new("struct pymtp_counters *")
         self.n_reduced = 0
         """Candidates that passes prepare: see reduce_logits."""
         self.model_id = self._state_id = model_id + params.positions_id
@@ -307,12 +307,18 @@ class Session(DraftLimits, Snapshots):
     @property
     def counters(self) -> Counters:
         """Passes, graph builds, copies and times so far."""
-        return self._counters.read()
+        counters = self._read_counters()
+        return Counters(**{name: getattr(counters, name) for name in Counters.__dataclass_fields__})
 
     @property
     def timing(self) -> Timing:
-        """The times so far: cheaper than `counters`."""
-        return self._counters.read_timing()
+        """The times so far: cheaper than `counters`, and read before and after every pass."""
+        now = self._read_counters()
+        return Timing(now.t_trunk_us, now.t_head_us, now.t_sample_us, now.n_trunk_builds + now.n_head_builds)
+
+    def _read_counters(self) -> Any:
+        check(lib.pymtp_session_counters(self._handle.native, self._counters))
+        return self._counters
 
     @property
     def compute_bytes(self) -> int:

@@ -89,13 +89,10 @@ class Snapshots:
     def _restored(self, sequence: int, data: bytes) -> None:
         payload = unpack(data, engine=abi_id(), model=self._state_id)
         native = ffi.from_buffer("uint8_t[]", payload)
-        _check_fits(lib.pymtp_session_restore(self._handle.native, sequence, native, len(payload)))
-
-
-def _check_fits(status: int) -> None:
-    if status == lib.PYMTP_INVALID:
-        raise StateError(error_message())
-    check(status)
+        status = lib.pymtp_session_restore(self._handle.native, sequence, native, len(payload))
+        if status == lib.PYMTP_INVALID:
+            raise StateError(error_message())
+        check(status)
 
 
 def pack(payload: bytes | memoryview, *, engine: str, model: str) -> bytes:
