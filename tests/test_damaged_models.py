@@ -13,7 +13,7 @@ from fuzz.headers import Parts, take_apart
 from machine import needs_no_gpu
 from pymtp import Model, ModelError, PymtpError
 from pymtp.gguf.limits import metadata_problem
-from pymtp.gguf.shards import data_offset, read_shards
+from pymtp.gguf.shards import read_shards
 from random_gguf.side_files import write_shards
 
 F16, I32 = 1, 26
@@ -117,7 +117,7 @@ def test_a_table_that_names_an_expert_that_there_is_not_is_refused(tmp_path: Pat
     (shard,) = read_shards(path)
     (table,) = (tensor for tensor in shard.header.tensors if "tid2eid" in tensor.name)
     with path.open("r+b") as file:
-        file.seek(data_offset(shard, table) + 40)  # of token 5
+        file.seek(table.offset + 40)  # of token 5
         file.write(struct.pack("<i", expert))
     with pytest.raises(ModelError, match=f"ffn_gate_tid2eid.weight names expert {expert} of 4; download it again"):
         run(path)
@@ -130,7 +130,7 @@ def test_a_table_that_names_a_token_that_there_is_not_is_refused(tmp_path: Path,
     (shard,) = read_shards(assistant)
     (table,) = (tensor for tensor in shard.header.tensors if tensor.name == "masked_embd_ordering")
     with assistant.open("r+b") as file:
-        file.seek(data_offset(shard, table) + 40)
+        file.seek(table.offset + 40)
         file.write(struct.pack("<i", token))
     match = f"masked_embd_ordering names token {token} of {random_gguf.N_VOCAB}; download it again"
     with pytest.raises(ModelError, match=match), Model(path, draft_model=assistant):

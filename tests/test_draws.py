@@ -17,7 +17,7 @@ import pytest
 
 from pymtp import Chunk, Model, Session
 from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
-from pymtp.gguf.shards import data_offset, read_shards, tensor_bytes
+from pymtp.gguf.shards import read_shards
 from pymtp.sampling.distribution import Distribution
 from random_gguf import write_glm4moe
 
@@ -72,8 +72,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with path.open("r+b") as file:
         for tensor in shard.header.tensors:
             if tensor.name.endswith("attn_output.weight"):
-                file.seek(data_offset(shard, tensor))
-                file.write(bytes(tensor_bytes(tensor)))
+                file.seek(tensor.offset)
+                file.write(bytes(tensor.size_bytes))
     return path
 
 

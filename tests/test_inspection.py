@@ -15,7 +15,6 @@ from machine import needs_no_gpu
 from pymtp.errors import ModelError
 from pymtp.gguf.architectures import ARCHITECTURES, NEEDS, Architecture, head_obstacle
 from pymtp.gguf.facts import model_facts
-from pymtp.gguf.shards import tensor_bytes
 from pymtp.inspection import Inspection, inspect_model
 from random_gguf import blocks
 from random_gguf.writer import HEAD, N_EMBD, N_KV, Writer
@@ -136,7 +135,7 @@ def test_a_pass_reads_the_value_experts_that_a_token_takes(tmp_path: Path, capfd
     one, two = (inspect_model(write_k2_horizon(tmp_path / f"{n}.gguf", n), n_ctx=N_CTX) for n in (1, 2))
     check_memory(two.info.path, two, capfd)
     (values,) = (tensor for name, tensor in two.info.tensors.items() if "attn_v_exps" in name)
-    assert two.trunk_pass_bytes - one.trunk_pass_bytes == tensor_bytes(values) / N_VALUES
+    assert two.trunk_pass_bytes - one.trunk_pass_bytes == values.size_bytes / N_VALUES
 
 
 @pytest.mark.parametrize("n_used", [0, N_VALUES + 1])

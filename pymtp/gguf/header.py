@@ -11,6 +11,9 @@ import mmap
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
+
+from pymtp.gguf.types import TENSOR_TYPES
 
 MAGIC = b"GGUF"
 MAX_VALUES, MAX_TENSORS = 4096, 65536
@@ -22,6 +25,7 @@ MAX_TEXT_BYTES = 2**18
 MAX_ELEMENTS = 2**22
 """The most elements of an array that are read: the tokens of a vocabulary."""
 _MAX_DIMS = 4
+_DEFAULT_ALIGNMENT = 32
 _STRING, _ARRAY = 8, 9
 _NUMBERS = zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True)
 SCALARS = {number: struct.Struct(f"<{letter}") for number, letter in _NUMBERS}
@@ -61,18 +65,28 @@ class ArrayLength:
 Value = int | float | str | ArrayLength
 
 
-@dataclass(frozen=True)
-class TensorInfo:
-    """One tensor as the header lists it; `offset` counts bytes from the start of the data section."""
+class TensorInfo(NamedTuple):
+    """One tensor as the header lists it, and where its data is: in bytes from the start of the file."""
 
     name: str
     shape: tuple[int, ...]
     type_id: int
     offset: int
+    path: Path
 
     @property
     def n_elements(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its data; 0 if its type is not known: the loader has the last word."""
+        return tensor_bytes(self.shape, self.type_id)
+
+
+def tensor_bytes(shape: tuple[int, ...], type_id: int) -> int:
+    kind = TENSOR_TYPES.get(type_id)
+    return math.prod(shape) // kind.block_elements * kind.block_bytes if kind else 0
 
 
 @dataclass(frozen=True)
@@ -90,7 +104,7 @@ def read_header(path: Path) -> Header:
     """Read the header of a file that is not empty. Raises OSError and HeaderError."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            return _Cursor(data).header()
+            return _Cursor(data).header(path)
         except (struct.error, OverflowError):
             raise HeaderTruncated("the file ends inside its header") from None
 
@@ -109,7 +123,7 @@ class _Cursor:
         self._data = data
         self._at = at
 
-    def header(self) -> Header:
+    def header(self, path: Path) -> Header:
         _check_version(self._number(_U32))
         n_tensors, n_values = self._number(_U64), self._number(_U64)
         if n_values * _VALUE_BYTES + n_tensors * _TENSOR_BYTES > len(self._data):
@@ -122,7 +136,13 @@ class _Cursor:
             start = self._at
             key, value = self._string(), self._value(self._number(_U32))
             metadata[key], spans[key] = value, (start, self._at)
-        return Header(metadata, self._tensor_infos(n_tensors), self._at, spans)
+        listed = self._tensor_infos(n_tensors)
+        alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise HeaderError(f"alignment {alignment}")
+        start = padded(self._at, alignment)
+        tensors = tuple(TensorInfo(name, shape, kind, start + offset, path) for name, shape, kind, offset in listed)
+        return Header(metadata, tensors, self._at, spans)
 
     def _number(self, form: struct.Struct) -> int:
         (value,) = form.unpack_from(self._data, self._at)
@@ -184,7 +204,8 @@ class _Cursor:
             at += 8 + unpack(data, at)[0]
         self._at = at
 
-    def _tensor_infos(self, count: int) -> tuple[TensorInfo, ...]:
+    def _tensor_infos(self, count: int) -> list[tuple[str, tuple[int, ...], int, int]]:
+        """Name, shape, type, and offset in the data of each tensor."""
         # this runs once for each tensor: locals, no method calls
         u64, u32, data, at, size = _U64.unpack_from, _U32.unpack_from, self._data, self._at, len(self._data)
         made = []
@@ -198,10 +219,15 @@ class _Cursor:
                 raise HeaderError(f"tensor {name!r} has {n_dims} dimensions")
             rest = _TENSOR_ENDS[n_dims]
             *shape, type_id, offset = rest.unpack_from(data, end + 4)
-            made.append(TensorInfo(name, tuple(shape), type_id, offset))
+            made.append((name, tuple(shape), type_id, offset))
             at = end + 4 + rest.size
         self._at = at
-        return tuple(made)
+        return made
+
+
+def padded(n_bytes: int, alignment: int) -> int:
+    """The first place after `n_bytes` where data of a tensor may begin."""
+    return -(-n_bytes // alignment) * alignment
 
 
 def _check_version(version: int) -> None:

@@ -8,13 +8,14 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NoReturn
 
 from pymtp.errors import ModelError, require
 from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
 from pymtp.gguf.limits import MAX_LAYERS, index_problem, metadata_problem
-from pymtp.gguf.shards import Shard, data_offset, read_shards, tensor_bytes
+from pymtp.gguf.shards import Shard, read_shards
 
 DRAFT_TOKENS = "d2t"
 """The tensor that says which tokens the rows of a trimmed output matrix stand for ("draft to target")."""
@@ -122,12 +123,11 @@ class ModelFile:
     def trunk_id(self) -> str:
         """Names the trunk by its first norms, which stay F32 in whatever type its matrices are."""
         digest = hashlib.sha256()
-        for shard in self.shards:
-            for tensor in sorted(shard.header.tensors, key=lambda each: each.name):
-                if len(tensor.shape) == 1 and "norm" in tensor.name and layer_of(tensor.name) in (None, 0):
-                    with shard.path.open("rb") as file:
-                        file.seek(data_offset(shard, tensor))
-                        digest.update(tensor.name.encode() + file.read(tensor_bytes(tensor)))
+        for tensor in sorted(self.tensors.values(), key=attrgetter("path", "name")):
+            if len(tensor.shape) == 1 and "norm" in tensor.name and layer_of(tensor.name) in (None, 0):
+                with tensor.path.open("rb") as file:
+                    file.seek(tensor.offset)
+                    digest.update(tensor.name.encode() + file.read(tensor.size_bytes))
         return digest.hexdigest()[:16]
 
     @property

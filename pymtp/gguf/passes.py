@@ -10,7 +10,6 @@ from typing import Literal
 
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import ModelFile, tensors_by_layer
-from pymtp.gguf.shards import tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 
 _NOT_READ = {"output.weight", "token_embd.weight", "per_layer_token_embd.weight"}
@@ -56,7 +55,7 @@ def bytes_by_type(tensors: Iterable[TensorInfo]) -> dict[str, int]:
     """Bytes of each type, the largest first."""
     sizes: Counter[str] = Counter()
     for tensor in tensors:
-        sizes[type_name(tensor)] += tensor_bytes(tensor)
+        sizes[type_name(tensor)] += tensor.size_bytes
     return dict(sizes.most_common())
 
 
@@ -71,7 +70,7 @@ def _head(model: ModelFile, layer: int, own: Mapping[str, TensorInfo]) -> Head:
     return Head(
         layer=layer,
         n_parameters=sum(tensor.n_elements for tensor in own.values()),
-        size_bytes=sum(map(tensor_bytes, own.values())),
+        size_bytes=sum(tensor.size_bytes for tensor in own.values()),
         tensor_types=tuple(bytes_by_type(tensor for tensor in own.values() if len(tensor.shape) > 1)),
         lm_head="own" if has_output else "shared",
         pass_bytes=_pass_bytes(model, read if has_output else [*read, *output_of(model)]),
@@ -86,4 +85,4 @@ def _pass_bytes(model: ModelFile, tensors: Iterable[TensorInfo]) -> int:
         n = model.count(f"{experts}_count") if "_exps." in name else 0
         return model.count(f"{experts}_used_count") / n if n else 1.0
 
-    return round(sum(tensor_bytes(tensor) * share(tensor.name) for tensor in tensors))
+    return round(sum(tensor.size_bytes * share(tensor.name) for tensor in tensors))

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymtp.errors import ModelError
-from pymtp.gguf.header import MAGIC, Header, HeaderError, HeaderTruncated, HeaderUnsupported, TensorInfo, read_header
-from pymtp.gguf.types import TENSOR_TYPES
+from pymtp.gguf.header import MAGIC, Header, HeaderError, HeaderTruncated, HeaderUnsupported, read_header
 
-_DEFAULT_ALIGNMENT = 32
 SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
@@ -84,7 +82,9 @@ def _read_shard(path: Path) -> Shard:
         raise ModelError(f"{path} is {error}") from None
     except HeaderError as error:
         raise ModelError(f"{path} has a damaged header ({error}); download it again") from error
-    _check_complete(path, header, size_bytes)
+    needed = max((tensor.offset + tensor.size_bytes for tensor in header.tensors), default=header.size_bytes)
+    if size_bytes < needed:
+        raise ModelError(f"{path} is truncated: {size_bytes} of {needed} bytes; download it again")
     return Shard(path, header, size_bytes)
 
 
@@ -110,30 +110,3 @@ def _checked_size(path: Path) -> int:
             f"or, if it is a prompt, use -f {path}"
         )
     return status.st_size
-
-
-def _check_complete(path: Path, header: Header, size_bytes: int) -> None:
-    alignment = header.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-    if not isinstance(alignment, int) or alignment < 1:
-        raise ModelError(f"{path} has a damaged header (alignment {alignment}); download it again")
-    start = _data_start(header, alignment)
-    needed = max((start + t.offset + tensor_bytes(t) for t in header.tensors), default=header.size_bytes)
-    if size_bytes < needed:
-        raise ModelError(f"{path} is truncated: {size_bytes} of {needed} bytes; download it again")
-
-
-def data_offset(shard: Shard, tensor: TensorInfo) -> int:
-    """Where the data of `tensor` begins in the shard's file, in bytes."""
-    alignment = shard.header.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
-    assert isinstance(alignment, int)  # checked when the shard was read
-    return _data_start(shard.header, alignment) + tensor.offset
-
-
-def _data_start(header: Header, alignment: int) -> int:
-    return -(-header.size_bytes // alignment) * alignment
-
-
-def tensor_bytes(tensor: TensorInfo) -> int:
-    """The size of a tensor's data in bytes; 0 if its type is not known: the loader has the last word."""
-    kind = TENSOR_TYPES.get(tensor.type_id)
-    return tensor.n_elements // kind.block_elements * kind.block_bytes if kind else 0

@@ -12,7 +12,7 @@ from pymtp.errors import ModelError
 from pymtp.gguf.facts import GgufInfo, model_facts
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import DRAFT_TOKENS
-from pymtp.gguf.shards import Shard, data_offset, tensor_bytes
+from pymtp.gguf.shards import Shard
 
 if TYPE_CHECKING:  # slow to import, and not needed to inspect a file
     import numpy as np
@@ -56,21 +56,20 @@ def output_rows(
     Session.requantize_drafts. Raises ModelError.
     """
     info = model_facts(path, draft_model)
-    shards = info.draft_file.shards if info.has_assistant and info.draft_file else info.shards
-    tensors = {tensor.name: (shard, tensor) for shard in shards for tensor in shard.header.tensors}
+    tensors = info.draft_file.tensors if info.has_assistant and info.draft_file else info.tensors
     own = f"blk.{info.n_layer + head}.nextn.shared_head_head.weight"
-    shard, tensor = next(tensors[name] for name in (own, "output.weight", "token_embd.weight") if name in tensors)
-    matrix = _mapped(shard, tensor).reshape(tensor.shape[1], -1)
+    tensor = next(tensors[name] for name in (own, "output.weight", "token_embd.weight") if name in tensors)
+    matrix = _mapped(tensor).reshape(tensor.shape[1], -1)
     import numpy as np
 
     return matrix if tokens is None else np.asarray(matrix[np.asarray(tokens)])
 
 
-def _mapped(shard: Shard, tensor: TensorInfo) -> "npt.NDArray[np.uint8]":
+def _mapped(tensor: TensorInfo) -> "npt.NDArray[np.uint8]":
     """The bytes of a tensor, mapped from its file."""
     import numpy as np
 
-    return np.memmap(shard.path, np.uint8, "r", data_offset(shard, tensor), (tensor_bytes(tensor),))
+    return np.memmap(tensor.path, np.uint8, "r", tensor.offset, (tensor.size_bytes,))
 
 
 class TrimmedOutput(NamedTuple):
@@ -92,10 +91,9 @@ def trimmed_output(info: GgufInfo) -> TrimmedOutput:
     import numpy as np
 
     assert info.draft_file is not None
-    shard = info.draft_file.shards[0]
-    tensors = {tensor.name: tensor for tensor in shard.header.tensors}
+    tensors = info.draft_file.tensors
     ids = tensors[DRAFT_TOKENS]
-    tokens = _mapped(shard, ids).view(np.int32 if ids.type_id == _I32 else np.int64).astype(np.int64)
+    tokens = _mapped(ids).view(np.int32 if ids.type_id == _I32 else np.int64).astype(np.int64)
     if not ((tokens >= 0) & (tokens < info.n_vocab)).all() or len(np.unique(tokens)) < len(tokens):
         raise ModelError(
             f"{info.draft_model}: {DRAFT_TOKENS} does not list distinct tokens of a vocabulary of {info.n_vocab}; "
@@ -107,7 +105,7 @@ def trimmed_output(info: GgufInfo) -> TrimmedOutput:
     ]
     if len(matrices) < info.n_heads or len({matrix.type_id for matrix in matrices}) > 1:
         raise ModelError(f"{info.draft_model}: not every head has an output matrix of the same type; convert it again")
-    rows = [_mapped(shard, matrix).reshape(len(tokens), -1) for matrix in matrices]
+    rows = [_mapped(matrix).reshape(len(tokens), -1) for matrix in matrices]
     return TrimmedOutput(tokens.tolist(), rows, matrices[0].type_id)
 
 
@@ -118,17 +116,16 @@ def check_tables(info: GgufInfo) -> None:
     values are used as places in memory. No other weights are, and these are few: they are read before the loading.
     """
     n_experts = info.model_file.number("expert_count")
-    for shard in info.shards:
-        for tensor in shard.header.tensors:
-            is_of_tokens = tensor.name == _TOKEN_TABLE
-            if not (is_of_tokens or tensor.name.endswith(_EXPERT_TABLE)):
-                continue
-            if tensor.type_id != _I32 or not tensor.n_elements:
-                continue
-            import numpy as np
+    for tensor in (tensor for shard in info.shards for tensor in shard.header.tensors):
+        is_of_tokens = tensor.name == _TOKEN_TABLE
+        if not (is_of_tokens or tensor.name.endswith(_EXPERT_TABLE)):
+            continue
+        if tensor.type_id != _I32 or not tensor.n_elements:
+            continue
+        import numpy as np
 
-            table = _mapped(shard, tensor).view(np.int32)
-            kind, n = ("token", tensor.n_elements) if is_of_tokens else ("expert", n_experts)
-            odd = table[(table < 0) | (table >= n)]
-            if len(odd):
-                raise ModelError(f"{shard.path}: {tensor.name} names {kind} {odd[0]} of {n}; download it again")
+        table = _mapped(tensor).view(np.int32)
+        kind, n = ("token", tensor.n_elements) if is_of_tokens else ("expert", n_experts)
+        odd = table[(table < 0) | (table >= n)]
+        if len(odd):
+            raise ModelError(f"{tensor.path}: {tensor.name} names {kind} {odd[0]} of {n}; download it again")

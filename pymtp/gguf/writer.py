@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymtp.errors import ModelError
-from pymtp.gguf.header import MAGIC, SCALARS, ArrayLength, TensorInfo
-from pymtp.gguf.shards import Shard, data_offset, tensor_bytes
+from pymtp.gguf.header import MAGIC, SCALARS, ArrayLength, TensorInfo, padded, tensor_bytes
+from pymtp.gguf.shards import Shard
 from pymtp.gguf.types import TENSOR_TYPES
 
 PIECE_BYTES = 4 * 2**20
@@ -74,7 +74,7 @@ class Metadata:
         """The first place after `n_bytes` where data of a tensor may begin."""
         alignment = self._values.get("general.alignment", 32)
         assert isinstance(alignment, int)  # checked when the shard was read
-        return -(-n_bytes // alignment) * alignment
+        return padded(n_bytes, alignment)
 
 
 @dataclass(frozen=True)
@@ -88,27 +88,27 @@ class Tensor:
 
     @property
     def size_bytes(self) -> int:
-        return tensor_bytes(TensorInfo(self.name, self.shape, self.type_id, 0))
+        return tensor_bytes(self.shape, self.type_id)
 
 
-def stored(shard: Shard, tensor: TensorInfo, piece_bytes: int = PIECE_BYTES) -> Tensor:
+def stored(tensor: TensorInfo, piece_bytes: int = PIECE_BYTES) -> Tensor:
     """A tensor as it is in a file, in pieces of `piece_bytes`. Raises ModelError for a type whose size is not known."""
     if tensor.type_id not in TENSOR_TYPES:
-        raise ModelError(f"{shard.path}: {tensor.name} is of the unknown type {tensor.type_id}; use a newer pymtp")
+        raise ModelError(f"{tensor.path}: {tensor.name} is of the unknown type {tensor.type_id}; use a newer pymtp")
 
     def pieces() -> Iterator[Piece]:
-        left = tensor_bytes(tensor)
+        left = tensor.size_bytes
         try:
-            with shard.path.open("rb") as file:
-                file.seek(data_offset(shard, tensor))
+            with tensor.path.open("rb") as file:
+                file.seek(tensor.offset)
                 while left > 0:
                     piece = file.read(min(left, piece_bytes))
                     if not piece:
-                        raise ModelError(f"{shard.path} became shorter while it was read; try again")
+                        raise ModelError(f"{tensor.path} became shorter while it was read; try again")
                     left -= len(piece)
                     yield piece
         except OSError as error:
-            raise ModelError(f"cannot read {shard.path}: {error.strerror or error}") from error
+            raise ModelError(f"cannot read {tensor.path}: {error.strerror or error}") from error
 
     return Tensor(tensor.name, tensor.shape, tensor.type_id, pieces)
 

@@ -7,16 +7,14 @@ go where.
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.facts import find_draft_model
-from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import LAYER_TENSOR, TRAINED_FOR, ModelFile, read_model
 from pymtp.gguf.passes import Head, heads_of, output_of, trunk_pass_bytes, type_name
-from pymtp.gguf.shards import Shard, tensor_bytes
 from pymtp.gguf.side_files import OWN_KEYS, mismatch
 from pymtp.gguf.writer import Metadata, OnWrite, Tensor, stored, write_gguf
 
@@ -61,10 +59,6 @@ def need_heads(model: ModelFile) -> None:
         )
 
 
-def tensors_of(model: ModelFile) -> Iterator[tuple[Shard, TensorInfo]]:
-    return ((shard, tensor) for shard in model.shards for tensor in shard.header.tensors)
-
-
 def extract_heads(
     path: str | os.PathLike[str],
     target: str | os.PathLike[str] | None = None,
@@ -85,18 +79,21 @@ def extract_heads(
     check_target(out, [shard.path for shard in model.shards], force=force)
     metadata = Metadata(model.shards[0])
     shared = () if bare else shared_tensors(model)
-    heads = [stored(shard, info) for shard, info in tensors_of(model) if info.name.startswith(model.head_prefixes)]
-    write_gguf(out, metadata, [*shared, *heads], on_write)
+    write_gguf(out, metadata, [*shared, *_tensors_of_heads(model)], on_write)
     return out
 
 
 def shared_tensors(model: ModelFile) -> tuple[Tensor, ...]:
     """What is outside of a model's layers, without embeddings by layer, which are large and which no head reads."""
     return tuple(
-        stored(shard, info)
-        for shard, info in tensors_of(model)
-        if not LAYER_TENSOR.fullmatch(info.name) and info.name != "per_layer_token_embd.weight"
+        stored(tensor)
+        for name, tensor in model.tensors.items()
+        if not LAYER_TENSOR.fullmatch(name) and name != "per_layer_token_embd.weight"
     )
+
+
+def _tensors_of_heads(model: ModelFile) -> list[Tensor]:
+    return [stored(tensor) for name, tensor in model.tensors.items() if name.startswith(model.head_prefixes)]
 
 
 def attach_heads(
@@ -119,9 +116,8 @@ def attach_heads(
         fix = "it needs none" if model.n_heads else "name the heads that belong to the model"
         raise ModelError(f"{problem}; {fix}")
     check_target(out, [shard.path for shard in [*model.shards, *side.shards]], force=force)
-    trunk = [stored(shard, info) for shard, info in tensors_of(model)]
-    more = [stored(shard, info) for shard, info in tensors_of(side) if info.name.startswith(side.head_prefixes)]
-    write_gguf(out, _joined_metadata(model, side), [*trunk, *more], on_write)
+    tensors = [*map(stored, model.tensors.values()), *_tensors_of_heads(side)]
+    write_gguf(out, _joined_metadata(model, side), tensors, on_write)
     return out
 
 
@@ -191,7 +187,7 @@ def list_heads(path: str | os.PathLike[str]) -> HeadList:
         found = heads or model
     need_heads(found)
     # a file with the heads alone may lack the output matrix that they share
-    output_bytes = 0 if output_of(found) else sum(map(tensor_bytes, output_of(model)))
+    output_bytes = 0 if output_of(found) else sum(tensor.size_bytes for tensor in output_of(model))
     return HeadList(
         path=found.path,
         architecture=found.architecture,
@@ -203,6 +199,6 @@ def list_heads(path: str | os.PathLike[str]) -> HeadList:
 def _listed(file: ModelFile, head: Head, output_bytes: int) -> ListedHead:
     prefix = f"blk.{head.layer}."
     tensors = [tensor for name, tensor in file.tensors.items() if name.startswith(prefix)]
-    listed = tuple(HeadTensor(each.name, type_name(each), each.shape, tensor_bytes(each)) for each in tensors)
+    listed = tuple(HeadTensor(each.name, type_name(each), each.shape, each.size_bytes) for each in tensors)
     pass_bytes = head.pass_bytes + (output_bytes if head.lm_head == "shared" else 0)
     return ListedHead(**vars(replace(head, pass_bytes=pass_bytes)), tensors=listed)

@@ -16,10 +16,9 @@ import numpy.typing as npt
 from pymtp.errors import InvalidParameter, ModelError, PymtpError, UnsupportedModel, require
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import ModelFile
-from pymtp.gguf.shards import Shard
 from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES, WRITABLE_TYPES, TensorType
 from pymtp.gguf.writer import PIECE_BYTES, Metadata, OnWrite, Piece, Pieces, Tensor, stored, write_gguf
-from pymtp.heads.files import check_target, need_heads, tensors_of
+from pymtp.heads.files import check_target, need_heads
 
 _IDS = {kind.name.lower(): type_id for type_id, kind in TENSOR_TYPES.items()}
 
@@ -102,7 +101,7 @@ def quantize_heads(
     need_heads(model)
     check_target(out, [shard.path for shard in model.shards], force=force)
     plan = _Plan(model, types)
-    tensors = [plan.tensor(shard, tensor) for shard, tensor in tensors_of(model)]
+    tensors = [plan.tensor(tensor) for tensor in model.tensors.values()]
     if not plan.changes:
         require(types != HeadTypes(), "type", "named where no other type is")
         raise UnsupportedModel(f"{path}: no matrix of its heads gets another type; name other types")
@@ -134,30 +133,30 @@ class _Plan:
         """The name of a head's tensor in its layer; "" for others."""
         return next((name.removeprefix(prefix) for prefix in self._prefixes if name.startswith(prefix)), "")
 
-    def tensor(self, shard: Shard, tensor: TensorInfo) -> Tensor:
+    def tensor(self, tensor: TensorInfo) -> Tensor:
         name = self._types.of(tensor.name, self._part(tensor.name)) if self._is_matrix(tensor) else None
         if name is None:
-            return stored(shard, tensor)
+            return stored(tensor)
         wanted = type_id(name, "type")
         kind = fitting_type(wanted, tensor.shape[0])
         if kind is None:
             raise UnsupportedModel(
-                f"{shard.path}: {tensor.name} has rows of {tensor.shape[0]} numbers, which the blocks of {name} do not "
-                "fit; name another type for it (--tensor-type)"
+                f"{tensor.path}: {tensor.name} has rows of {tensor.shape[0]} numbers, which the blocks of {name} do "
+                "not fit; name another type for it (--tensor-type)"
             )
         if kind == tensor.type_id:
-            return stored(shard, tensor)
+            return stored(tensor)
         before, after = TENSOR_TYPES[tensor.type_id].name, TENSOR_TYPES[kind].name
         self.changes.append(Change(tensor.name, before, after, None if kind == wanted else TENSOR_TYPES[wanted].name))
-        return Tensor(tensor.name, tensor.shape, kind, converted(shard, tensor, kind))
+        return Tensor(tensor.name, tensor.shape, kind, converted(tensor, kind))
 
 
-def converted(shard: Shard, tensor: TensorInfo, kind: int) -> Pieces:
+def converted(tensor: TensorInfo, kind: int) -> Pieces:
     """A stored tensor as another ggml_type, a piece at a time."""
     n_per_row = tensor.shape[0]
     size = rows_per_piece(n_per_row, PIECE_BYTES) * row_bytes(TENSOR_TYPES[tensor.type_id], n_per_row)
-    what = f"{shard.path}: {tensor.name}"
-    return lambda: convert(stored(shard, tensor, size).pieces(), (tensor.type_id, kind), n_per_row, what)
+    what = f"{tensor.path}: {tensor.name}"
+    return lambda: convert(stored(tensor, size).pieces(), (tensor.type_id, kind), n_per_row, what)
 
 
 def type_id(name: str, parameter: str) -> int:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pymtp.drafting.choice import DraftChoice
 from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.model_file import layer_of
-from pymtp.gguf.shards import tensor_bytes
 from pymtp.options import Params
 from pymtp.placement.cache import MemoryEstimate, estimate_memory, shape_of
 
@@ -61,7 +60,7 @@ def demand(info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | Non
         has_flash_attn=context.flash_attn != "off",
     )
     tensors = {
-        name: tensor_bytes(tensor)
+        name: tensor.size_bytes
         for name, tensor in info.tensors.items()
         if choice.uses_heads or (layer_of(name) or 0) < info.n_layer
     }
@@ -75,7 +74,7 @@ def demand(info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | Non
         tensors,
         memory,
         kept_bytes,
-        sum(map(tensor_bytes, assistant)),
+        sum(tensor.size_bytes for tensor in assistant),
         context.moe_cache_mib << 20,
         not context.offload_kqv,
     )

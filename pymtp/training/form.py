@@ -13,7 +13,6 @@ import numpy.typing as npt
 from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.model_file import TRAINED_FOR, ModelFile, tensors_by_layer
 from pymtp.gguf.writer import Metadata, Piece, Tensor, write_gguf
-from pymtp.heads.files import tensors_of
 from pymtp.heads.quantize import F32, convert, converted, fitting_type, type_id
 
 Array = npt.NDArray[np.float32]
@@ -83,11 +82,10 @@ def _layer_like(model: ModelFile) -> int:
 
 def read_tensor(model: ModelFile, name: str) -> Array | None:
     """A tensor as float32; None if the model does not have it."""
-    for shard, info in tensors_of(model):
-        if info.name == name:
-            read = b"".join(converted(shard, info, F32)())
-            return np.frombuffer(read, np.float32).reshape(info.shape[::-1])
-    return None
+    info = model.tensors.get(name)
+    if info is None:
+        return None
+    return np.frombuffer(b"".join(converted(info, F32)()), np.float32).reshape(info.shape[::-1])
 
 
 def first_tensors(model: ModelFile, form: Form, seed: int) -> dict[str, Array]:
