@@ -9,7 +9,7 @@ import pytest
 
 from pymtp.acceptance.interface import MATCH, Verdict, Verified
 from pymtp.drafting.interface import Proposal
-from pymtp.drafting.pick import AutoPick, DraftLength, FixedPick
+from pymtp.drafting.pick import AutoPick, ChainPicker, DraftLength, FixedPick
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
@@ -118,7 +118,8 @@ def test_a_round_is_judged_as_it_was_picked_whatever_its_own_rows_show() -> None
 
 
 def test_a_least_number_of_drafts_does_not_end_a_draft_that_is_still_short() -> None:
-    length = DraftLength(8, n_min=4)
-    assert length.is_confident(0.01)
-    assert [length.n_worth([0.5] * n, drawn=False) for n in (1, 3, 4, 8)] == [0, 0, 4, 8]
-    assert not DraftLength(8, p_min=0.5).is_confident(0.4)
+    sampler, how = Sampler(SamplingParams(), n_vocab=4), FixedPick(draws=False)
+    picker = ChainPicker(sampler, DraftLength(8, n_min=4), how)
+    assert picker.is_confident(0.01)
+    assert [picker.n_worth([1] * n, [0.5] * n) for n in (1, 3, 4, 8)] == [0, 0, 4, 8]
+    assert not ChainPicker(sampler, DraftLength(8, p_min=0.5), how).is_confident(0.4)

@@ -27,7 +27,6 @@ from pymtp.drafting.lookup import (
     LookupDrafter,
     LookupIndex,
     LookupMatch,
-    SequenceIndex,
 )
 from pymtp.drafting.params import DraftParams
 from pymtp.drafting.policy import PassCosts
@@ -124,7 +123,7 @@ def test_values_out_of_range_are_refused() -> None:
 
 
 def test_a_slot_can_get_another_history_at_any_time() -> None:
-    rng, at = random.Random(1), SequenceIndex(10_000)
+    rng, index = random.Random(1), LookupIndex(10_000)
     history: list[int] = []
     for _ in range(300):
         kind = rng.randrange(6)
@@ -136,7 +135,7 @@ def test_a_slot_can_get_another_history_at_any_time() -> None:
             del history[rng.randrange(len(history) + 1) :]
         else:
             history += rng.choices(range(4), k=rng.randrange(9))
-        index = at.follow(history)
+        index.follow(history)
         assert len(index) == len(history)
         fresh = LookupIndex(10_000)
         fresh.append(history)

@@ -3,6 +3,7 @@
 The index is native (native/include/pymtp-text.h). Knows token ids; never text, acceptance or the target's sampling.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -50,6 +51,8 @@ class LookupIndex:
         check(lib.pymtp_lookup_init(n_max, n_min, handle))
         self._native = ffi.gc(handle[0], lib.pymtp_free)
         self._found, self._n_matched = ffi.new("int32_t[]", 16), ffi.new("int32_t *")
+        self._history: Sequence[int] = ()
+        self._n_followed = 0  # of its tokens, those in the index
 
     def __len__(self) -> int:
         """Tokens in it, ends of histories included."""
@@ -70,6 +73,18 @@ class LookupIndex:
     def clear(self) -> None:
         check(lib.pymtp_lookup_clear(self._native))
 
+    def follow(self, history: Sequence[int]) -> None:
+        """Bring the index up to `history`, which is all that it holds then.
+
+        A sequence's history only grows. Another sequence has another list, of which the index keeps what it can use.
+        """
+        n = self._n_followed
+        if len(history) < n or (history is not self._history and history[:n] != self._history[:n]):
+            self.clear()
+            n = 0
+        self.append(history[n:])
+        self._history, self._n_followed = history, len(history)
+
     def find(self, n: int, after: Sequence[int] | None = None) -> LookupMatch:
         """What followed the longest match with the last tokens, at most `n` tokens; the latest of equal matches.
 
@@ -81,28 +96,6 @@ class LookupIndex:
             self._found = ffi.new("int32_t[]", n)
         n_found = lib.pymtp_lookup_find(self._native, n_tail, tail, n, self._found, self._n_matched)
         return LookupMatch(ffi.unpack(self._found, n_found) if n_found else [], self._n_matched[0])
-
-
-class SequenceIndex:
-    """The index of what a slot holds."""
-
-    def __init__(self, n_max: int) -> None:
-        self.index = LookupIndex(n_max)
-        self._history: Sequence[int] = ()
-        self._n = 0  # of its tokens, those in the index
-
-    def follow(self, history: Sequence[int]) -> LookupIndex:
-        """Bring the index up to `history`, and return it.
-
-        A sequence's history only grows. Another sequence has another list, of which the index keeps what it can use.
-        """
-        n = self._n
-        if len(history) < n or (history is not self._history and history[:n] != self._history[:n]):
-            self.index.clear()
-            self._n = 0
-        self.index.append(history[self._n :])
-        self._history, self._n = history, len(history)
-        return self.index
 
 
 class EarlierTexts:
@@ -147,14 +140,15 @@ class LookupDrafter:
     traits: ClassVar = DrafterTraits("lookup", only_looks_up=True, auto_draft_max=None)
 
     def __init__(self, session: "Session", earlier: EarlierTexts | None = None) -> None:
-        self._n_max, self._earlier = session.n_ctx, earlier
-        self._indexes: dict[int, SequenceIndex] = {}  # by slot
+        n_max = session.n_ctx
+        self._indexes: defaultdict[int, LookupIndex] = defaultdict(lambda: LookupIndex(n_max))  # by slot
+        self._earlier = earlier
 
     @property
     def n_bytes(self) -> int:
         """What the indexes take of memory at present, those of earlier texts included."""
         earlier = self._earlier.n_bytes if self._earlier else 0
-        return earlier + sum(each.index.n_bytes for each in self._indexes.values())
+        return earlier + sum(index.n_bytes for index in self._indexes.values())
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         return [self._propose(request) if request.n_draft > 0 else Proposal() for request in requests]
@@ -164,11 +158,10 @@ class LookupDrafter:
 
     def find(self, request: DraftRequest, drafts: Sequence[int] = ()) -> LookupMatch:
         """What followed the newest tokens of the request, and these drafts after them, up to `n_draft` tokens."""
-        at = self._indexes.get(request.slot)
-        if at is None:
-            at = self._indexes[request.slot] = SequenceIndex(self._n_max)
+        index = self._indexes[request.slot]
+        index.follow(request.history)
         after = [*request.history[-MATCH_MAX:], *drafts] if drafts else None
-        match = at.follow(request.history).find(request.n_draft, after)
+        match = index.find(request.n_draft, after)
         if self._earlier and request.owner is not None and match.n_matched < MATCH_MAX:
             other = self._earlier.find(request.owner, request.n_draft, after or request.history[-MATCH_MAX:])
             match = other if other.n_matched > match.n_matched else match

@@ -66,19 +66,6 @@ class DraftLength(NamedTuple):
     p_min: float = 0.0
     """Drafts from the first one on whose confidence is below this are not verified."""
 
-    def n_worth(self, confidences: Sequence[float], *, drawn: bool) -> int:
-        """How many drafts of these confidences are verified, from the first on.
-
-        A draft's confidence is the probability of the most likely token at its position. It is known before the draft
-        is drawn, so that the distribution of the output does not change.
-        """
-        n = next((i for i, confidence in enumerate(confidences) if not self.is_confident(confidence)), len(confidences))
-        return n if drawn or n >= self.n_min else 0
-
-    def is_confident(self, confidence: float) -> bool:
-        """Whether drafting continues after a draft of this confidence, however few there are so far."""
-        return confidence >= self.p_min
-
 
 class ChainPicker:
     """Picks the draft tokens of one sequence with its sampler chain, and says how many are worth verifying."""
@@ -111,11 +98,16 @@ class ChainPicker:
         self._sampler.forget()
 
     def n_worth(self, drafts: Sequence[int], confidences: Sequence[float]) -> int:
-        """How many of the drafts are worth verifying, from the first on."""
+        """How many of the drafts are worth verifying, from the first on.
+
+        A draft's confidence is the probability of the most likely token at its position. It is known before the draft
+        is drawn, so that the distribution of the output does not change.
+        """
         if not confidences:
             return len(drafts)
-        return self._length.n_worth(confidences, drawn=self._how.draws)
+        n = next((i for i, confidence in enumerate(confidences) if not self.is_confident(confidence)), len(confidences))
+        return n if self._how.draws or n >= self._length.n_min else 0
 
     def is_confident(self, confidence: float) -> bool:
-        """Whether another draft is worth asking for after one of this confidence."""
-        return self._length.is_confident(confidence)
+        """Whether drafting continues after a draft of this confidence, however few there are so far."""
+        return confidence >= self._length.p_min
