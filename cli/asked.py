@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import typer
 
@@ -176,33 +176,19 @@ def text_of(text: str | None, file: Path | None, name: str) -> str | None:
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
 
 
-class ChatFlags(NamedTuple):
-    """What the flags say."""
-
-    template: str | None
-    """A template in place of the model's own."""
-    kwargs: Mapping[str, Any]
-    reasoning: Literal["on", "off", "auto"]
-    reasoning_budget: int
-
-    def params(self) -> "pymtp.ChatParams":
-        """The parameters of a chat."""
-        return pymtp.ChatParams(reasoning=self.reasoning, template_kwargs=self.kwargs)
-
-    @property
-    def is_given(self) -> bool:
-        """Whether any of them says something about the template."""
-        return self.template is not None or bool(self.kwargs) or self.reasoning != "auto"
-
-
-def chat_flags_of(flags: Values) -> ChatFlags:
-    """What the flags say. Raises InvalidParameter and CommandError."""
+def chat_template_of(flags: Values) -> str | None:
+    """A chat template in place of the model's own. Raises InvalidParameter and CommandError."""
     text = flags.chat_template
     text = decoded_value("chat_template", text) if text else text
     template = text_of(text, flags.chat_template_file, "chat_template")
     if template is not None and not template.strip():
         raise InvalidParameter("chat_template", "a Jinja template, or the name of one of llama.cpp's")
-    return ChatFlags(template, _kwargs(flags.chat_template_kwargs), flags.reasoning, flags.reasoning_budget)
+    return template
+
+
+def chat_params_of(flags: Values) -> "pymtp.ChatParams":
+    """The parameters of a chat. Raises InvalidParameter."""
+    return pymtp.ChatParams(reasoning=flags.reasoning, template_kwargs=_kwargs(flags.chat_template_kwargs))
 
 
 def _kwargs(text: str | None) -> Mapping[str, Any]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import typer
 
-from pymtp import IMAGE_MARKER, Generation, Image, Model
+from pymtp import IMAGE_MARKER, ChatParams, Generation, Image, Model
 from pymtp.loading.images import split_at_markers
 
 from .answer import Writer, parts_of
-from .asked import ChatFlags, chat_flags_of
+from .asked import chat_params_of, chat_template_of
 from .context import TOY, find, load, note_embedded, prepare_library
 from .flags import Values
 from .forced import forced_by_flags
@@ -25,21 +25,21 @@ from .report import ended_text, json_report, session_block, stats_block, times_b
 
 
 def run(own: Values) -> None:
-    chat_flags = chat_flags_of(own)
+    template, chat_params = chat_template_of(own), chat_params_of(own)
     output = Output()
     path, argument = split_positionals(own.model_file or own.hf_repo, own.prompt_text, own.first, own.second)
     system = checked_text(own.system, "the system prompt") if own.system else None
-    _check(own, chat_flags)
+    _check(own, has_template=template is not None or chat_params != ChatParams())
     prepare_library(own)
     forced = forced_by_flags(own, None if own.seed == -1 else own.seed)
     found = find(own, own.model_file if own.hf_repo else path, forced=forced)
-    if system and (chat_flags.template or found.info.chat_template) is None:
+    if system and (template or found.info.chat_template) is None:
         raise CommandError(f"{found.path} has no chat template, which a system prompt needs; leave out -sys")
     text = read_prompt(argument, own.prompt_file)
     if own.image and own.mmproj is None:
         raise CommandError("--image needs the model's projector: --mmproj FILE")
     images = [Image(file) for file in own.image]
-    with load(found, chat_template=chat_flags.template) as model:
+    with load(found, chat_template=template) as model:
         if forced and model.draft_max:
             print_stderr("pymtp: acceptance is forced: the text is not valid output of the model")
         with prompting() as on_prompt:
@@ -48,7 +48,6 @@ def run(own: Values) -> None:
                 generation = model.generate(marked, found.params, images=images, on_prompt=on_prompt)
             else:
                 messages = _messages(text, images, system)
-                chat_params = chat_flags.params()
                 generation = model.chat(messages, found.params, chat_params=chat_params, on_prompt=on_prompt)
             writer = Writer(output, hides_text=own.as_json, hides_thinking=own.as_json or own.quiet)
             stopped = _consume(generation, writer, with_drafts=own.color and shows_color(sys.stdout))
@@ -57,13 +56,13 @@ def run(own: Values) -> None:
         raise typer.Exit(130)
 
 
-def _check(own: Values, chat_flags: ChatFlags) -> None:
+def _check(own: Values, *, has_template: bool) -> None:
     """Raise BadParameter for flags that contradict each other."""
     if own.logprobs is not None and not own.as_json:
         raise typer.BadParameter("log probabilities are shown by --json only: add it, or leave out --logprobs")
     if own.system and own.raw:
         raise typer.BadParameter("a system prompt needs the chat template: leave out --raw or -sys")
-    if chat_flags.is_given and own.raw:
+    if has_template and own.raw:
         raise typer.BadParameter("--raw applies no chat template: leave it out, or the template's flags")
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pymtp
-from pymtp import GenerationParams, InvalidParameter
+from pymtp import InvalidParameter
 from pymtp.gguf.facts import N_CTX_MAX
 from pymtp.server.run import serve as run_server
 from pymtp.server.settings import ServerSettings
 
-from .asked import ChatFlags, chat_flags_of, given_for, text_of
+from .asked import chat_params_of, chat_template_of, given_for, text_of
 from .context import find, note_embedded, note_room, prepare_library
 from .flags import Values
 from .forced import forced_by_flags
@@ -24,7 +24,7 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(own: Values) -> None:
-    chat_flags = chat_flags_of(own)
+    template, chat_params = chat_template_of(own), chat_params_of(own)
     keys, hosts = _keys(own.api_keys or (), own.api_key_file), own.host
     if not keys and any(each not in _LOCAL for each in hosts):
         print_stderr(
@@ -41,7 +41,19 @@ def serve(own: Values) -> None:
     options = _context(found.options, own.n_slots, own.kv_unified, found.info.n_ctx_train)
     if own.lora_init_without_apply:
         options["lora"] = [(file, 0.0) for file, _ in options["lora"]]
-    settings = _settings(own, found.params, chat_flags, keys)
+    settings = ServerSettings(
+        **given_for(ServerSettings, own)
+        | {
+            "params": found.params,
+            "api_keys": keys,
+            "chat_template": template,
+            "template_kwargs": chat_params.template_kwargs,
+            "cache_bytes": own.cache_mib << 20,
+            "cache_disk_bytes": own.cache_disk_mib << 20,
+            "api_prefix": "/" * bool(own.api_prefix) + own.api_prefix.strip("/"),
+            "is_verbose": own.verbose,
+        }
+    )
     note_embedded(found.path)
     found._replace(options=options).warn_beyond_training()
     prepare_library(own)
@@ -62,21 +74,6 @@ def serve(own: Values) -> None:
         is_json=own.log_jsonl,
         log_file=own.log_file,
     )
-
-
-def _settings(own: Values, params: GenerationParams, chat_flags: ChatFlags, keys: tuple[str, ...]) -> ServerSettings:
-    own_settings = {
-        **given_for(ServerSettings, own),
-        "params": params,
-        "api_keys": keys,
-        "chat_template": chat_flags.template,
-        "template_kwargs": chat_flags.kwargs,
-        "cache_bytes": own.cache_mib << 20,
-        "cache_disk_bytes": own.cache_disk_mib << 20,
-        "api_prefix": "/" * bool(own.api_prefix) + own.api_prefix.strip("/"),
-        "is_verbose": own.verbose,
-    }
-    return ServerSettings(**own_settings)
 
 
 def _context(options: dict[str, Any], n_slots: int | None, shared: bool | None, n_ctx_train: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pymtp
 from pymtp import Conversation, GenerationParams, Model
 from pymtp.text.files import read_text_record
 
-from ..asked import ChatFlags, chat_flags_of
+from ..asked import chat_params_of, chat_template_of
 from ..context import Found, find, load, look_at, named_model, note_embedded, prepare_library
 from ..flags import Values
 from ..output import CommandError, Output, print_stderr
@@ -26,7 +26,7 @@ from .state import Chat
 
 
 def chat(own: Values) -> None:
-    chat_flags = chat_flags_of(own)
+    template, chat_params = chat_template_of(own), chat_params_of(own)
     output = Output()
     system = checked_text(own.system, "the system prompt") if own.system else None
     path = named_model(own)
@@ -37,11 +37,11 @@ def chat(own: Values) -> None:
 
     def load_other(other: str) -> tuple[Model, GenerationParams]:
         another = look_at(other, found.options, found.asked)
-        return _load(another, chat_flags), another.params
+        return _load(another, template), another.params
 
     note_embedded(found.path)
-    with _load(found, chat_flags) as loaded:
-        conversation = pymtp.Conversation(loaded, system=system, params=chat_flags.params())
+    with _load(found, template) as loaded:
+        conversation = pymtp.Conversation(loaded, system=system, params=chat_params)
         if own.resume:
             _resume(conversation, system)
         code = _converse(own, conversation, found.params, output, load_other, first)
@@ -49,10 +49,10 @@ def chat(own: Values) -> None:
         raise typer.Exit(code)
 
 
-def _load(found: Found, chat_flags: ChatFlags) -> Model:
-    if (chat_flags.template or found.info.chat_template) is None:
+def _load(found: Found, template: str | None) -> Model:
+    if (template or found.info.chat_template) is None:
         raise CommandError(f"{found.path} has no chat template; use it without one: pymtp run {found.path} --raw")
-    return load(found, chat_template=chat_flags.template)
+    return load(found, chat_template=template)
 
 
 def _converse(
