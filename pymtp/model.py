@@ -95,8 +95,7 @@ class Model:
         path = read_model(_path_of(path, hf), dict(self.params.model.override_kv))
         self.info, choice = choose_drafter(path, self.params.drafting)
         """The facts in the headers of the files."""
-        _check_traits(choice, self.params.context.n_seq_max)
-        _check_trimmed(self.info, self.params.drafting)
+        _check_choice(self.info, self.params, choice)
         auto_vocab, tokens = parse_draft_vocab(self.params.drafting.draft_vocab, self.info.n_vocab)
         asked, target = self.params.model, LoadTarget(self.params.model, self.info)
         plan = plan_memory(self.info, self.params, choice, target)
@@ -117,11 +116,11 @@ class Model:
         """One line for people: why a model with MTP heads decodes plainly, or None."""
         self.session = _open_session(weights, self.params, choice)
         """The session in which the model generates; see `call`."""
-        self._requantize_drafts()
-        self._limit_drafts(tokens)
+        if self.session.n_heads > 0:
+            self._limit_drafts(tokens)
         self.vocabulary = Vocabulary(weights.model, self.info.chat_template)
         if self.params.model.chat_template is not None:
-            self.chat_template = self._own_template()  # what is not Jinja shows at once
+            _ = self.chat_template  # what is not Jinja shows at once
         self.projector = self._load_projector(weights)
         """What turns images into rows of embeddings; None: the model takes no images."""
         self._start(weights, choice, auto_vocab if self.session.n_heads else None)
@@ -212,9 +211,6 @@ class Model:
     @cached_property
     def chat_template(self) -> ChatTemplate:
         """The chat template. Raises UnsupportedModel if there is none, ModelError if the model's own is not Jinja."""
-        return self._own_template()
-
-    def _own_template(self) -> ChatTemplate:
         return ChatTemplate(self.vocabulary, self.params.model.chat_template)
 
     def render(self, messages: Sequence[Mapping[str, Any]], params: ChatParams | None = None) -> ChatPrompt:
@@ -367,21 +363,16 @@ class Model:
         return self._scheduler.stats + Stats()
 
     def _limit_drafts(self, tokens: range | list[int] | None) -> None:
-        session = self.session
-        if session.n_heads == 0:
-            return
+        session, kind = self.session, self.params.drafting.draft_head_type
+        if kind is not None:
+            session.requantize_drafts(kind, self._output_matrices(None))
         if self.info.n_draft_vocab is not None:
-            trimmed = trimmed_output(self.info)
-            session.limit_drafts_to(trimmed.tokens, trimmed.matrices[: session.n_heads], trimmed.type_id)
+            own, matrices, type_id = trimmed_output(self.info)
+            session.limit_drafts_to(own, matrices[: session.n_heads], type_id)
         elif isinstance(tokens, range):
             session.limit_drafts(len(tokens))
         elif tokens:
             session.limit_drafts_to(tokens, self._output_matrices(tokens))
-
-    def _requantize_drafts(self) -> None:
-        kind = self.params.drafting.draft_head_type
-        if kind is not None and self.session.n_heads > 0:
-            self.session.requantize_drafts(kind, self._output_matrices(None))
 
     def _output_matrices(self, tokens: list[int] | None) -> "list[npt.NDArray[np.uint8]]":
         """Output matrices of the heads that draft, as they are stored: the rows of these tokens, or all."""
@@ -400,17 +391,14 @@ def _path_of(path: StrPath | None, hf: str | None) -> StrPath:
     return os.path.expanduser(path) if isinstance(path, str) else path
 
 
-def _check_traits(choice: DraftChoice, n_seq_max: int) -> None:
-    if n_seq_max > 1 and not choice.drafter.traits.allows_many:
-        raise InvalidParameter("n_seq_max", f"1 where {choice.drafter.traits.name} drafts", value=n_seq_max)
-
-
-def _check_trimmed(info: GgufInfo, drafting: DraftParams) -> None:
-    """Heads that are trimmed say themselves which tokens are drafted, and have a matrix of their own for that."""
+def _check_choice(info: GgufInfo, params: Params, choice: DraftChoice) -> None:
+    traits, n_seq_max = choice.drafter.traits, params.context.n_seq_max
+    require(n_seq_max == 1 or traits.allows_many, "n_seq_max", f"1 where {traits.name} drafts", n_seq_max)
+    # trimmed heads say themselves which tokens are drafted, and have a matrix of their own for that
     for name in ("draft_vocab", "draft_head_type"):
-        if info.n_draft_vocab is not None and getattr(drafting, name) is not None:
-            text = f"left out: the heads in {info.draft_model} are trimmed to {info.n_draft_vocab} tokens"
-            raise InvalidParameter(name, text, value=getattr(drafting, name))
+        value = getattr(params.drafting, name)
+        text = f"left out: the heads in {info.draft_model} are trimmed to {info.n_draft_vocab} tokens"
+        require(info.n_draft_vocab is None or value is None, name, text, value)
 
 
 def _open_session(weights: Weights, params: Params, choice: DraftChoice) -> Session:

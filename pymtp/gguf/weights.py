@@ -6,7 +6,7 @@ Reads samples and single rows through the file system; never loads a model.
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import GgufInfo, model_facts
@@ -72,21 +72,12 @@ def _mapped(tensor: TensorInfo) -> "npt.NDArray[np.uint8]":
     return np.memmap(tensor.path, np.uint8, "r", tensor.offset, (tensor.size_bytes,))
 
 
-class TrimmedOutput(NamedTuple):
-    """What heads that draft a part of the vocabulary multiply with."""
+def trimmed_output(info: GgufInfo) -> "tuple[list[int], list[npt.NDArray[np.uint8]], int]":
+    """What heads in a file of their own multiply with that draft `info.n_draft_vocab` tokens.
 
-    tokens: list[int]
-    """The tokens that the rows stand for."""
-    matrices: "list[npt.NDArray[np.uint8]]"
-    """The matrix of each head, (len(tokens), bytes of a row), as stored."""
-    type_id: int
-
-
-def trimmed_output(info: GgufInfo) -> TrimmedOutput:
-    """The output matrices of heads in a file of their own that draft `info.n_draft_vocab` tokens.
-
-    Raises ModelError for tokens that the vocabulary does not have or that are listed twice, for a head without a
-    matrix, and for matrices of several types.
+    Returns the tokens that rows stand for, the matrix of each head, (len(tokens), bytes of a row), as stored, and their
+    ggml_type. Raises ModelError for tokens that the vocabulary does not have or that are listed twice, for a head
+    without a matrix, and for matrices of several types.
     """
     import numpy as np
 
@@ -106,7 +97,7 @@ def trimmed_output(info: GgufInfo) -> TrimmedOutput:
     if len(matrices) < info.n_heads or len({matrix.type_id for matrix in matrices}) > 1:
         raise ModelError(f"{info.draft_model}: not every head has an output matrix of the same type; convert it again")
     rows = [_mapped(matrix).reshape(len(tokens), -1) for matrix in matrices]
-    return TrimmedOutput(tokens.tolist(), rows, matrices[0].type_id)
+    return tokens.tolist(), rows, matrices[0].type_id
 
 
 def check_tables(info: GgufInfo) -> None:
