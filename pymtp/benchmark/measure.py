@@ -26,9 +26,8 @@ from pymtp.benchmark.prompts import (
 )
 from pymtp.benchmark.provenance import sha256
 from pymtp.engine.context import native_params
-from pymtp.engine.session import Session
-from pymtp.gguf.facts import GgufInfo, find_draft_model, model_facts
-from pymtp.inspection import inspect_model
+from pymtp.gguf.facts import find_draft_model, model_facts
+from pymtp.gguf.passes import heads_of
 from pymtp.model import Model
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.params import GenerationParams
@@ -123,7 +122,7 @@ def _measure_variant(
                 results.note(f"{variant.path.name}: {model.draft_note}")
             stage = _Stage(experiment, variant, model, prompts_only=drafts and mode == "none", journal=journal)
             yield from stage.play(works, results, on_step)
-            used = _memory_bytes(info, model.session, variant)
+            used = _memory_bytes(model)
         if mode == "mtp":
             subject = replace(subject, memory_bytes=used)
         else:
@@ -274,26 +273,10 @@ def _load(
     )
 
 
-def _memory_bytes(info: GgufInfo, session: Session, variant: Variant) -> int | None:
-    """The memory of a model in a session; None if the heads are in a separate file, which shows too little of it.
-
-    Weights and caches are computed from the model's files; compute buffers are reported by the session.
-    """
-    has_heads = session.n_draft_max > 0
-    if has_heads and info.draft_model:
-        return None
-    found = inspect_model(
-        info.model_file,
-        n_ctx=session.n_ctx * variant.n_parallel,
-        n_ubatch=variant.n_ubatch,
-        draft_max=session.n_draft_max,
-        type_k=variant.type_k,
-        type_v=variant.type_v,
-    )
-    if (estimate := found.memory) is None:
-        return None
+def _memory_bytes(model: Model) -> int:
+    """The memory of a model: weights and caches as computed from its files, compute buffers as the session reports."""
+    info, memory, session = model.info, model.memory, model.session
     # llama.cpp does not load heads that are not used
-    unused_bytes = 0 if has_heads else sum(head.size_bytes for head in found.heads)
-    states_bytes = estimate.state_bytes * variant.n_parallel
-    cache_bytes = estimate.kv_bytes + states_bytes + (estimate.heads_kv_bytes if has_heads else 0)
-    return found.info.size_bytes - unused_bytes + cache_bytes + session.compute_bytes
+    unused_bytes = 0 if session.n_draft_max else sum(head.size_bytes for head in heads_of(info.model_file))
+    cache_bytes = memory.kv_bytes + memory.heads_kv_bytes + memory.state_bytes
+    return info.size_bytes - unused_bytes + cache_bytes + session.compute_bytes
