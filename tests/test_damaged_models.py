@@ -115,7 +115,7 @@ def test_a_table_that_names_an_expert_that_there_is_not_is_refused(tmp_path: Pat
     """Its values are places in memory."""
     path = random_gguf.write_deepseek4(tmp_path / "tiny.gguf")
     (shard,) = read_shards(path)
-    (table,) = (tensor for tensor in shard.header.tensors if "tid2eid" in tensor.name)
+    (table,) = (tensor for tensor in shard.tensors if "tid2eid" in tensor.name)
     with path.open("r+b") as file:
         file.seek(table.offset + 40)  # of token 5
         file.write(struct.pack("<i", expert))
@@ -128,7 +128,7 @@ def test_a_table_that_names_a_token_that_there_is_not_is_refused(tmp_path: Path,
     path = random_gguf.write_gemma4(tmp_path / "tiny.gguf")
     assistant = random_gguf.write_gemma4_choosing_assistant(tmp_path / "assistant.gguf")
     (shard,) = read_shards(assistant)
-    (table,) = (tensor for tensor in shard.header.tensors if tensor.name == "masked_embd_ordering")
+    (table,) = (tensor for tensor in shard.tensors if tensor.name == "masked_embd_ordering")
     with assistant.open("r+b") as file:
         file.seek(table.offset + 40)
         file.write(struct.pack("<i", token))

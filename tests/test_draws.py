@@ -70,7 +70,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = write_glm4moe(tmp_path_factory.mktemp("draws") / "tiny.gguf", n_layer=1)
     (shard,) = read_shards(path)
     with path.open("r+b") as file:
-        for tensor in shard.header.tensors:
+        for tensor in shard.tensors:
             if tensor.name.endswith("attn_output.weight"):
                 file.seek(tensor.offset)
                 file.write(bytes(tensor.size_bytes))

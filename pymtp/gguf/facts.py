@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pymtp.errors import ModelError
-from pymtp.gguf.header import TensorInfo, Value
+from pymtp.gguf.header import Shard, TensorInfo, Value
 from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile, is_assistant, read_model
-from pymtp.gguf.shards import Shard
 from pymtp.gguf.side_files import mismatch, side_files_of
 from pymtp.gguf.types import FILE_TYPES
 

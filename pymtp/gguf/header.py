@@ -90,21 +90,24 @@ def tensor_bytes(shape: tuple[int, ...], type_id: int) -> int:
 
 
 @dataclass(frozen=True)
-class Header:
-    """What comes before the tensor data; `size_bytes` is the header's own size, without padding."""
+class Shard:
+    """One file of a model, as its header describes it."""
 
+    path: Path
+    size_bytes: int
     metadata: dict[str, Value]
     tensors: tuple[TensorInfo, ...]
-    size_bytes: int
-    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    header_bytes: int
+    """What comes before the data of tensors, without padding."""
+    spans: dict[str, tuple[int, int]]
     """By key, the first byte of its pair in the file, and the first after it: for copies, bit for bit."""
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> Shard:
     """Read the header of a file that is not empty. Raises OSError and HeaderError."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
-            return _Cursor(data).header(path)
+            return _Cursor(data).shard(path)
         except (struct.error, OverflowError):
             raise HeaderTruncated("the file ends inside its header") from None
 
@@ -123,7 +126,7 @@ class _Cursor:
         self._data = data
         self._at = at
 
-    def header(self, path: Path) -> Header:
+    def shard(self, path: Path) -> Shard:
         _check_version(self._number(_U32))
         n_tensors, n_values = self._number(_U64), self._number(_U64)
         if n_values * _VALUE_BYTES + n_tensors * _TENSOR_BYTES > len(self._data):
@@ -142,7 +145,7 @@ class _Cursor:
             raise HeaderError(f"alignment {alignment}")
         start = padded(self._at, alignment)
         tensors = tuple(TensorInfo(name, shape, kind, start + offset, path) for name, shape, kind, offset in listed)
-        return Header(metadata, tensors, self._at, spans)
+        return Shard(path, len(self._data), metadata, tensors, self._at, spans)
 
     def _number(self, form: struct.Struct) -> int:
         (value,) = form.unpack_from(self._data, self._at)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from pymtp.errors import ModelError, require
-from pymtp.gguf.header import ArrayLength, TensorInfo, Value, read_array
+from pymtp.gguf.header import ArrayLength, Shard, TensorInfo, Value, read_array
 from pymtp.gguf.limits import MAX_LAYERS, index_problem, metadata_problem
-from pymtp.gguf.shards import Shard, read_shards
+from pymtp.gguf.shards import read_shards
 
 DRAFT_TOKENS = "d2t"
 """The tensor that says which tokens the rows of a trimmed output matrix stand for ("draft to target")."""
@@ -67,15 +67,13 @@ class ModelFile:
         self.shards: list[Shard] = read_shards(path)
         self.replaced = metadata or {}
         """What stands in the place of the file's own metadata."""
-        own = self.shards[0].header.metadata
+        own = self.shards[0].metadata
         for key, value in self.replaced.items():
             type_here = type(own.get(key, value))
             require(type_here is type(value), "override_kv", f"{type_here.__name__} for {key}, as in the file", value)
         self.metadata: dict[str, Value] = {**own, **self.replaced}
         self._by_layer: dict[str, list[int | float | str]] = {}
-        self.tensors: dict[str, TensorInfo] = {
-            tensor.name: tensor for shard in self.shards for tensor in shard.header.tensors
-        }
+        self.tensors: dict[str, TensorInfo] = {tensor.name: tensor for shard in self.shards for tensor in shard.tensors}
         kind = self.text("general.type") or "model"
         if kind != "model":
             raise ModelError(f"{path} holds a GGUF of type {kind!r}, not a model; name the model's own file")

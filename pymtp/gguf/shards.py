@@ -6,28 +6,18 @@ failure is a ModelError whose one line names the fix. Knows nothing about layers
 
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
 from pymtp.errors import ModelError
-from pymtp.gguf.header import MAGIC, Header, HeaderError, HeaderTruncated, HeaderUnsupported, read_header
+from pymtp.gguf.header import MAGIC, HeaderError, HeaderTruncated, HeaderUnsupported, Shard, read_header
 
 SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One checked file of a model."""
-
-    path: Path
-    header: Header
-    size_bytes: int
 
 
 def read_shards(path: Path) -> list[Shard]:
     """Read and check the file at `path` and, if it is the first part of a split model, the others."""
     first = _read_shard(path)
-    number, count = (first.header.metadata.get(key, 0) for key in ("split.no", "split.count"))
+    number, count = (first.metadata.get(key, 0) for key in ("split.no", "split.count"))
     if not isinstance(count, int) or count <= 1:
         return [first]
     if number != 0:
@@ -60,20 +50,20 @@ def part_names(first: str) -> list[str]:
 
 def _check_together(shards: list[Shard]) -> None:
     for number, shard in enumerate(shards):
-        found = [shard.header.metadata.get(key) for key in ("split.no", "split.count")]
+        found = [shard.metadata.get(key) for key in ("split.no", "split.count")]
         if found != [number, len(shards)]:
             of = f"part {number + 1} of {len(shards)}"
             raise ModelError(f"{shard.path} is not {of}, as its name says; download it again")
-    names = [tensor.name for shard in shards for tensor in shard.header.tensors]
-    declared = shards[0].header.metadata.get("split.tensors.count", len(names))
+    names = [tensor.name for shard in shards for tensor in shard.tensors]
+    declared = shards[0].metadata.get("split.tensors.count", len(names))
     if not len(set(names)) == len(names) == declared:
         raise ModelError(f"the parts of {shards[0].path} are not of one model; download them again")
 
 
 def _read_shard(path: Path) -> Shard:
     try:
-        size_bytes = _checked_size(path)
-        header = read_header(path)
+        _check_kind(path)
+        shard = read_header(path)
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error}; check its permissions") from error
     except HeaderTruncated:
@@ -82,14 +72,14 @@ def _read_shard(path: Path) -> Shard:
         raise ModelError(f"{path} is {error}") from None
     except HeaderError as error:
         raise ModelError(f"{path} has a damaged header ({error}); download it again") from error
-    needed = max((tensor.offset + tensor.size_bytes for tensor in header.tensors), default=header.size_bytes)
-    if size_bytes < needed:
-        raise ModelError(f"{path} is truncated: {size_bytes} of {needed} bytes; download it again")
-    return Shard(path, header, size_bytes)
+    needed = max((tensor.offset + tensor.size_bytes for tensor in shard.tensors), default=shard.header_bytes)
+    if shard.size_bytes < needed:
+        raise ModelError(f"{path} is truncated: {shard.size_bytes} of {needed} bytes; download it again")
+    return shard
 
 
-def _checked_size(path: Path) -> int:
-    """Return the size in bytes of a file that may be a GGUF; raise ModelError that says what else it is."""
+def _check_kind(path: Path) -> None:
+    """Raise ModelError that says what a file is that cannot be a GGUF."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -109,4 +99,3 @@ def _checked_size(path: Path) -> int:
             f"{path} is not a GGUF file (it starts with {magic!r}); convert the model to GGUF first, "
             f"or, if it is a prompt, use -f {path}"
         )
-    return status.st_size

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import GgufInfo, model_facts
-from pymtp.gguf.header import TensorInfo
+from pymtp.gguf.header import Shard, TensorInfo
 from pymtp.gguf.model_file import DRAFT_TOKENS
-from pymtp.gguf.shards import Shard
 
 if TYPE_CHECKING:  # slow to import, and not needed to inspect a file
     import numpy as np
@@ -32,7 +31,7 @@ def fingerprint(shards: Iterable[Shard], metadata: Sequence[tuple[str, object]] 
     digest = hashlib.sha256()
     for shard in shards:
         with shard.path.open("rb") as file:
-            digest.update(file.read(shard.header.size_bytes))
+            digest.update(file.read(shard.header_bytes))
             for i in range(_N_SAMPLES):
                 file.seek(max(0, shard.size_bytes - _SAMPLE_BYTES) * i // (_N_SAMPLES - 1))
                 digest.update(file.read(_SAMPLE_BYTES))
@@ -107,7 +106,7 @@ def check_tables(info: GgufInfo) -> None:
     values are used as places in memory. No other weights are, and these are few: they are read before the loading.
     """
     n_experts = info.model_file.number("expert_count")
-    for tensor in (tensor for shard in info.shards for tensor in shard.header.tensors):
+    for tensor in (tensor for shard in info.shards for tensor in shard.tensors):
         is_of_tokens = tensor.name == _TOKEN_TABLE
         if not (is_of_tokens or tensor.name.endswith(_EXPERT_TABLE)):
             continue

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymtp.errors import ModelError
-from pymtp.gguf.header import MAGIC, SCALARS, ArrayLength, TensorInfo, padded, tensor_bytes
-from pymtp.gguf.shards import Shard
+from pymtp.gguf.header import MAGIC, SCALARS, ArrayLength, Shard, TensorInfo, padded, tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 
 PIECE_BYTES = 4 * 2**20
@@ -34,10 +33,10 @@ class Metadata:
     """
 
     def __init__(self, shard: Shard) -> None:
-        self._values = dict(shard.header.metadata)
+        self._values = dict(shard.metadata)
         with shard.path.open("rb") as file:
-            header = file.read(shard.header.size_bytes)
-        spans = {key: span for key, span in shard.header.spans.items() if not key.startswith("split.")}
+            header = file.read(shard.header_bytes)
+        spans = {key: span for key, span in shard.spans.items() if not key.startswith("split.")}
         self.pairs = {key: header[start:end] for key, (start, end) in spans.items()}
 
     def take(self, key: str, other: "Metadata") -> None:

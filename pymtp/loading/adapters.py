@@ -14,8 +14,9 @@ from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError, RemoteError
 from pymtp.gguf.facts import GgufInfo
+from pymtp.gguf.header import Shard
 from pymtp.gguf.model_file import layer_of
-from pymtp.gguf.shards import Shard, read_single
+from pymtp.gguf.shards import read_single
 from pymtp.gguf.weights import fingerprint
 from pymtp.loading.params import ModelParams
 
@@ -42,7 +43,7 @@ def check_adapters(info: GgufInfo, params: ModelParams) -> list[Shard]:
     files = []
     for path, _ in params.adapters:
         file = read_single(Path(path))
-        metadata = file.header.metadata
+        metadata = file.metadata
         kind = metadata.get("general.type")
         if kind != "adapter" or metadata.get("adapter.type") != "lora":
             what = "a model" if kind in (None, "model") else f"of the type {kind!r}"
@@ -56,7 +57,7 @@ def check_adapters(info: GgufInfo, params: ModelParams) -> list[Shard]:
 
 def adapt_heads(info: GgufInfo, files: Sequence[Shard]) -> bool:
     """Whether any of the adapters is for the MTP heads too."""
-    layers = [layer_of(tensor.name) for file in files for tensor in file.header.tensors]
+    layers = [layer_of(tensor.name) for file in files for tensor in file.tensors]
     return any(layer >= info.n_layer for layer in layers if layer is not None)
 
 
@@ -66,7 +67,7 @@ def load_adapters(model: object, params: ModelParams, files: Sequence[Shard]) ->
 
 
 def _load(model: object, file: Shard, scale: float) -> LoraAdapter:
-    path, metadata = file.path, file.header.metadata
+    path, metadata = file.path, file.metadata
     native = ffi.new("struct llama_adapter_lora **")
     status = lib.pymtp_adapter_load(model_pointer(model), os.fsencode(path), native)
     if status == lib.PYMTP_LOST:

@@ -8,13 +8,13 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
 from pymtp.errors import InvalidParameter, ModelError, require
-from pymtp.gguf.header import ArrayLength, Header, read_array
+from pymtp.gguf.header import ArrayLength, Shard, read_array
 from pymtp.gguf.shards import read_single
 from pymtp.gguf.weights import fingerprint
 from pymtp.loading.params import ModelParams, StrPath
@@ -89,11 +89,12 @@ def n_more_cells(images: Iterable[PlacedImage]) -> int:
     return sum(image.n_more_cells for image in images)
 
 
-class ImagePrompt(Sequence[int]):
+class ImagePrompt(list[int]):
     """Tokens of a prompt, one for each position; those at images stand for nothing."""
 
     def __init__(self, tokens: Sequence[int], images: Sequence[PlacedImage]) -> None:
-        self.tokens, self.images = list(tokens), tuple(images)
+        super().__init__(tokens)
+        self.images = tuple(images)
 
     @property
     def n_rows(self) -> int:
@@ -102,18 +103,6 @@ class ImagePrompt(Sequence[int]):
     @property
     def n_cells(self) -> int:
         return len(self) + n_more_cells(self.images)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @overload
-    def __getitem__(self, i: int) -> int: ...
-
-    @overload
-    def __getitem__(self, i: slice) -> list[int]: ...
-
-    def __getitem__(self, i: int | slice) -> int | list[int]:
-        return self.tokens[i]
 
 
 class Projector:
@@ -124,7 +113,7 @@ class Projector:
         assert params.mmproj is not None
         path = Path(params.mmproj)
         file = read_single(path)
-        _check_header(path, file.header)
+        _check_header(file)
         asked = ffi.new("struct pymtp_projector_params *")
         asked.use_gpu = params.n_gpu_layers != 0 and params.device != ()
         asked.n_threads = n_threads
@@ -178,9 +167,9 @@ class Projector:
         return ImagePrompt(tokens, images)
 
 
-def _check_header(path: Path, header: Header) -> None:
+def _check_header(file: Shard) -> None:
     """Raise ModelError for a file that is no projector, or whose numbers llama.cpp would divide by or multiply with."""
-    metadata = header.metadata
+    path, metadata = file.path, file.metadata
     if metadata.get("general.architecture") != "clip":
         what = "a LoRA adapter (--lora)" if metadata.get("general.type") == "adapter" else "a model"
         raise ModelError(f"{path} is no projector but {what}; --mmproj takes the file with mmproj in its name")
