@@ -80,12 +80,10 @@ def number(kind: type[float] | type[int]) -> Parser:
 def seed(text: str) -> int:
     """A seed, or -1."""
     try:
-        value = int(text)
-    except ValueError:
-        value = None
-    if value is None or not -1 <= value < 2**32:
-        raise typer.BadParameter(f"must be an integer between 0 and {2**32 - 1}, or -1 for a random one, not {text!r}")
-    return value
+        return int(integer(-1, 2**32 - 1)(text))
+    except typer.BadParameter:
+        allowed = f"an integer between 0 and {2**32 - 1}, or -1 for a random one"
+        raise typer.BadParameter(f"must be {allowed}, not {text!r}") from None
 
 
 def gpu_layers(text: str) -> int:
@@ -231,16 +229,12 @@ def _range(found: re.Match[str], text: str) -> list[int]:
 def numbers(least: float, most: float, range_text: str) -> Parser:
     """A parser of `0,0.8`."""
 
-    def parse(text: str) -> tuple[float, ...]:
-        try:
-            values = tuple(map(float, text.split(",")))
-        except ValueError:
-            values = ()
-        if not values or not all(least <= value <= most for value in values):
-            raise typer.BadParameter(f"must be numbers {range_text}, separated by commas, not {text!r}")
-        return values
+    def one(text: str) -> float:
+        if not least <= float(text) <= most:
+            raise ValueError
+        return float(text)
 
-    return parse
+    return listed(one, f"numbers {range_text}, separated by commas")
 
 
 def paths(text: str) -> tuple[str, ...]:
