@@ -3,8 +3,6 @@
 Owns the order of steps, as run.py does; the conversation itself is in repl.py.
 """
 
-from collections.abc import Callable
-
 import typer
 
 import pymtp
@@ -44,7 +42,15 @@ def chat(own: Values) -> None:
         conversation = pymtp.Conversation(loaded, system=system, params=chat_params)
         if own.resume:
             _resume(conversation, system)
-        code = _converse(own, conversation, found.params, output, load_other, first)
+        state = Chat(conversation, found.params, Screen(output, Display(color=own.color)), load_other)
+        keeps_history = not own.no_history
+        reader = open_reader(lambda before: completions(before, state), keeps_history=keeps_history)
+        try:
+            code = Repl(state, reader, first=first, saves=keeps_history).run()
+            if own.verbose:
+                print_stderr(session_block(state.conversation.model.session))
+        finally:
+            state.conversation.model.close()  # /model may have opened another one
     if code:
         raise typer.Exit(code)
 
@@ -53,27 +59,6 @@ def _load(found: Found, template: str | None) -> Model:
     if (template or found.info.chat_template) is None:
         raise CommandError(f"{found.path} has no chat template; use it without one: pymtp run {found.path} --raw")
     return load(found, chat_template=template)
-
-
-def _converse(
-    own: Values,
-    conversation: Conversation,
-    params: GenerationParams,
-    output: Output,
-    load_other: Callable[[str], tuple[Model, GenerationParams]],
-    first: str | None,
-) -> int:
-    """Chat until the user quits; return the exit code."""
-    chat = Chat(conversation, params, Screen(output, Display(color=own.color)), load_other)
-    keeps_history = not own.no_history
-    reader = open_reader(lambda before: completions(before, chat), keeps_history=keeps_history)
-    try:
-        code = Repl(chat, reader, first=first, saves=keeps_history).run()
-        if own.verbose:
-            print_stderr(session_block(chat.conversation.model.session))
-        return code
-    finally:
-        chat.conversation.model.close()  # /model may have opened another one
 
 
 def _resume(conversation: Conversation, system: str | None) -> None:
