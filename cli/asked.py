@@ -5,8 +5,8 @@ Defaults of sampling are the model's own or pymtp's, ranges pymtp's.
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -74,22 +74,8 @@ _GENERATION = (
 """Flags that are fields of GenerationParams as they are."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the flags ask of a generation, where they ask for anything."""
-
-    sampling: Mapping[str, Any]
-    """Fields of pymtp.SamplingParams."""
-    others: Mapping[str, Any]
-    """Fields of pymtp.GenerationParams."""
-
-    def params(self, recommended: Mapping[str, object] | None = None) -> "pymtp.GenerationParams":
-        """The parameters of a model. `recommended`: the sampling that its GGUF recommends, see GgufInfo.
-
-        Raises InvalidParameter.
-        """
-        sampling = SamplingParams(**{**recommended_sampling(recommended or {}), **self.sampling})
-        return pymtp.GenerationParams(sampling=sampling, **self.others)
+Asked = Callable[[Mapping[str, object]], "pymtp.GenerationParams"]
+"""Makes the parameters for a model of the sampling that its GGUF recommends, see GgufInfo. Raises InvalidParameter."""
 
 
 def asked_of(flags: Values, **others: Any) -> Asked:
@@ -109,19 +95,20 @@ def asked_of(flags: Values, **others: Any) -> Asked:
     if breakers := texts["dry_sequence_breakers"]:
         sampling["dry_sequence_breakers"] = [unescaped(text) for text in breakers if text != "none"]
     values = vars(flags)
-    asked = Asked(
-        sampling,
-        {
-            **{name: values[name] for name in _GENERATION if values.get(name) is not None},
-            "grammar": text_of(texts["grammar"], flags.grammar_file, "grammar"),
-            "json_schema": text_of(texts["json_schema"], flags.json_schema_file, "json_schema"),
-            "stop": tuple(map(unescaped, texts["stop"])),
-            "thinking_tags": texts["thinking_tags"],
-            **others,
-        },
-    )
-    asked.params()  # what is wrong with the flags shows before the model is looked for
-    return asked
+    others = {
+        **{name: values[name] for name in _GENERATION if values.get(name) is not None},
+        "grammar": text_of(texts["grammar"], flags.grammar_file, "grammar"),
+        "json_schema": text_of(texts["json_schema"], flags.json_schema_file, "json_schema"),
+        "stop": tuple(map(unescaped, texts["stop"])),
+        "thinking_tags": texts["thinking_tags"],
+        **others,
+    }
+
+    def params(recommended: Mapping[str, object]) -> pymtp.GenerationParams:
+        return pymtp.GenerationParams(sampling=SamplingParams(**recommended_sampling(recommended) | sampling), **others)
+
+    params({})  # what is wrong with the flags shows before the model is looked for
+    return params
 
 
 def parameter_of_flag() -> dict[str, str]:

@@ -71,7 +71,7 @@ def look_at(path: str | None, options: dict[str, Any], asked: Asked) -> Found:
     # takes milliseconds; a bad file shows at once
     file = read_model(path or model_path(), dict(options.get("override_kv", ())))
     info = model_facts(file, options["draft_model"] if path else None)
-    return Found(path, info, asked.params(info.sampling), options, asked)
+    return Found(path, info, asked(info.sampling), options, asked)
 
 
 def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_in: Path | None = None) -> str | None:
@@ -103,7 +103,8 @@ def load(found: Found, **more: Any) -> "pymtp.Model":
         print_stderr(f"pymtp: --draft-max {options['draft_max']} does nothing with --draft none")
     found.warn_beyond_training()
     if model.info.draft_model and not options["draft_model"]:
-        print_stderr(f"pymtp: drafting with {model.info.draft_source}")
+        what = "assistant" if model.info.has_assistant else "MTP heads"
+        print_stderr(f"pymtp: drafting with the {what} in {model.info.draft_model}")
     note_room(model)
     if note := model.draft_note or (found.params.draft_note if model.draft_max else None):
         print_stderr(f"pymtp: {note}")

@@ -95,12 +95,6 @@ class GgufInfo:
         """Layers of the target and of its heads."""
         return self.n_layer + (0 if self.has_assistant else self.n_heads_declared)
 
-    @property
-    def draft_source(self) -> str | None:
-        """What drafts, if it is in a separate file: words for a message."""
-        what = "assistant" if self.has_assistant else "MTP heads"
-        return f"the {what} in {self.draft_model}" if self.draft_model else None
-
     def context_size(self, n_ctx: int | None, n_ctx_max: int = N_CTX_MAX) -> int:
         """The size in tokens that `n_ctx` stands for: see `context_size`."""
         return context_size(n_ctx, self.n_ctx_train, n_ctx_max)
