@@ -9,13 +9,16 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from pymtp.errors import InvalidParameter, ModelError, require
 from pymtp.gguf.facts import file_facts
 from pymtp.gguf.header import HeaderError, HeaderTruncated, read_header
 from pymtp.gguf.shards import SPLIT_NAME, part_names
 from pymtp.text.files import sha256_of
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import BlobLfsInfo
 
 _NAME, _IS_NAME = "USER/REPO or USER/REPO:QUANT", re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 _DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
@@ -28,13 +31,6 @@ _SHOWN = 12
 
 _HEADER_BYTES = 256 << 20
 """The most of a file that may be its header."""
-
-
-class _Listed(NamedTuple):
-    """A file of a repository."""
-
-    sha256: str
-    size_bytes: int
 
 
 class _Unreachable(Exception):
@@ -61,7 +57,7 @@ def resolve(name: str, *, offline: bool = False, headers_in: Path | None = None)
 
         def fetched(name: str) -> Path:
             if headers_in:
-                return _header_of(repo, commit, name, files[name].size_bytes, headers_in)
+                return _header_of(repo, commit, name, files[name].size, headers_in)
             return _downloaded(repo, commit, name, files[name].sha256)
 
         path = [*map(fetched, parts(file))][0]
@@ -112,7 +108,7 @@ def _is_safe(name: str) -> bool:
     return bool(_SAFE.fullmatch(name)) and not path.is_absolute() and ".." not in path.parts and str(path) == name
 
 
-def _listed(repo: str) -> tuple[str, dict[str, _Listed]]:
+def _listed(repo: str) -> "tuple[str, dict[str, BlobLfsInfo]]":
     """The newest revision of a repository, and its files that have a digest (those of any size) by their names.
 
     A name that could lead out of the repository's folder is left out.
@@ -124,11 +120,10 @@ def _listed(repo: str) -> tuple[str, dict[str, _Listed]]:
     commit = str(info.sha)
     if not re.fullmatch("[0-9a-f]{40}", commit):
         raise ModelError(f"{constants.ENDPOINT} names a revision {commit!r} of {repo}, which is not one")
-    found = {one.rfilename: one.lfs for one in info.siblings or [] if one.lfs and _is_safe(one.rfilename)}
-    files = {name: _Listed(str(lfs.sha256), lfs.size) for name, lfs in found.items()}
-    for name, (digest, _) in files.items():
-        if not re.fullmatch("[0-9a-f]{64}", digest):
-            raise ModelError(f"{constants.ENDPOINT} lists {name} with the digest {digest!r}, which is not one")
+    files = {one.rfilename: one.lfs for one in info.siblings or [] if one.lfs and _is_safe(one.rfilename)}
+    for name, lfs in files.items():
+        if not re.fullmatch("[0-9a-f]{64}", str(lfs.sha256)):
+            raise ModelError(f"{constants.ENDPOINT} lists {name} with the digest {lfs.sha256!r}, which is not one")
     return commit, files
 
 
