@@ -133,9 +133,18 @@ _OVERRIDES: tuple[tuple[type, str, str], ...] = (
 
 
 def _load(info: GgufInfo, params: Any, on_load: OnLoad | None) -> object:
-    # also without `on_load`: only there can Ctrl-C be noticed
-    progress = _Progress(on_load)
-    handle = ffi.new_handle(progress)
+    errors: list[BaseException] = []
+
+    def report(share: float) -> bool:
+        """Pass llama.cpp's progress on; return whether to continue."""
+        try:
+            if on_load:
+                on_load(share)
+        except BaseException as error:
+            errors.append(error)
+        return not errors
+
+    handle = ffi.new_handle(report)  # also without `on_load`: only there can Ctrl-C be noticed
     params.progress_callback = lib.pymtp_on_progress
     params.progress_callback_user_data = handle
     lib.llama_backend_init()
@@ -145,10 +154,10 @@ def _load(info: GgufInfo, params: Any, on_load: OnLoad | None) -> object:
     model = ffi.new("struct llama_model **")
     lib.pymtp_model_load(len(paths), paths, ffi.addressof(params), model)
     loaded = model[0]
-    if progress.error:
+    if errors:
         if loaded:
             lib.llama_model_free(loaded)
-        raise progress.error
+        raise errors[0]
     if not loaded:
         raise load_failure(info, f"{log.take_recent()}\nerror: {error_message()}")
     return loaded
@@ -167,27 +176,10 @@ def _free(loaded: list[object], targets: list[LoadTarget], kept: list[object]) -
         targets.pop().close()
 
 
-class _Progress:
-    """Passes llama.cpp's progress on, and keeps the exception that ended the loading."""
-
-    def __init__(self, on_load: OnLoad | None) -> None:
-        self._on_load = on_load
-        self.error: BaseException | None = None
-
-    def report(self, share: float) -> bool:
-        """Return whether to continue."""
-        try:
-            if self._on_load:
-                self._on_load(share)
-        except BaseException as error:
-            self.error = error
-        return self.error is None
-
-
 @ffi.def_extern()  # type: ignore[untyped-decorator]
-def pymtp_on_progress(share: float, progress: Any) -> bool:
+def pymtp_on_progress(share: float, report: Any) -> bool:
     """Called by llama.cpp."""
-    return bool(ffi.from_handle(progress).report(share))
+    return bool(ffi.from_handle(report)(share))
 
 
 def load_failure(info: GgufInfo, loader_log: str) -> PymtpError:
