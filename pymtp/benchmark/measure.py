@@ -195,8 +195,12 @@ class _Stage:
         if work.prefix:
             self._run([(work.prefix, self._params(arm, trial, 1))] * self.variant.n_parallel)
         params = self._params(arm, trial, n_gen + 1)
-        together = self._together(work, trial)
-        return self._run([([*work.prefix, *each.tokens], _with_answer(params, each.answer)) for each in together])
+        asked = []
+        for prompt in self._together(work, trial):
+            n = min(params.max_tokens, len(prompt.answer))
+            own = replace(params, max_tokens=n, forced=Scripted(prompt.answer)) if prompt.answer else params
+            asked.append(([*work.prefix, *prompt.tokens], own))
+        return self._run(asked)
 
     def _run(self, asked: Sequence[tuple[list[int], GenerationParams]]) -> tuple[Stats, str]:
         batch = self.model.batch()
@@ -236,12 +240,6 @@ class _Stage:
         n_draft = self.model.session.n_draft_max if arm.draft_max == "auto" else arm.draft_max
         random = np.random.default_rng((self.experiment.seed, *trial)).random
         return Forced([arm.forced_rate**i for i in range(1, n_draft + 1)], random)
-
-
-def _with_answer(params: GenerationParams, answer: list[int]) -> GenerationParams:
-    if not answer:
-        return params
-    return replace(params, max_tokens=min(params.max_tokens, len(answer)), forced=Scripted(answer))
 
 
 def _prepare(variant: Variant, experiment: Experiment, texts: Sequence[Text]) -> list[_Work]:
