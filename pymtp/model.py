@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pymtp import embedded, hub
@@ -331,9 +330,7 @@ class Model:
         self._loop.check_open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

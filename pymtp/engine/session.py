@@ -7,7 +7,6 @@ token ids, positions and logits; never text, sampling or drafting policy. Belong
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 from pymtp.binding.library import ffi, lib
@@ -337,9 +336,7 @@ class Session(DraftLimits, Snapshots):
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

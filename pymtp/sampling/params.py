@@ -170,17 +170,13 @@ def known_samplers(given: str | Sequence[str]) -> tuple[tuple[str, ...], list[st
     known: dict[str, None] = {}
     unknown = []
     for each in given:
-        name = by_letter.get(each, each) if isinstance(given, str) else _sampler_name(each)
+        plain = str(each).replace("-", "_")
+        name = by_letter.get(each, each) if isinstance(given, str) else _ALIASES.get(plain, plain)
         if name in SAMPLERS and name not in known:
             known[name] = None
         else:
             unknown.append(each)
     return tuple(known), unknown
-
-
-def _sampler_name(name: str) -> str:
-    plain = str(name).replace("-", "_")
-    return _ALIASES.get(plain, plain)
 
 
 def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
