@@ -138,18 +138,13 @@ def _system(chat: Chat, text: str) -> None:
 
 def _set(chat: Chat, text: str) -> None:
     typed, _, value = text.partition(" ")
-    values = {**_settings(chat), **_display(chat)}
+    settings = _settings(chat)
     if not typed:
-        chat.screen.table(values.items())
+        chat.screen.table(settings.items())
         return
     name = _parameter(typed)
-    if name in _display(chat):
-        if value:
-            chat.screen.display = with_value(chat.screen.display, name, value.strip())
-        chat.screen.note(f"{name}: {_display(chat)[name]}")
-        return
-    if name not in values:
-        nearest = get_close_matches(name, [*values, *parameter_of_flag()], n=1)
+    if name not in settings:
+        nearest = get_close_matches(name, [*settings, *parameter_of_flag()], n=1)
         raise Refused(f"no parameter {name}; " + (f"did you mean {nearest[0]}?" if nearest else "/set lists them"))
     if value:
         _change(chat, name, value.strip())
@@ -168,29 +163,27 @@ def _change(chat: Chat, name: str, value: str) -> None:
         value = "random"
     if name == "dry_sequence_breakers":
         value = unescaped(value)
-    if name == "max_tokens":
+    if name in names(chat.screen.display):
+        chat.screen.display = with_value(chat.screen.display, name, value)
+    elif name == "max_tokens":
         chat.params = with_value(chat.params, name, value)
     else:
         chat.params = replace(chat.params, sampling=with_value(chat.params.sampling, name, value))
 
 
 def _settings(chat: Chat) -> dict[str, str]:
-    sampling = chat.params.sampling
+    """What /set shows and changes: sampling, the length of answers, and how they are shown."""
+    sampling, display = chat.params.sampling, chat.screen.display
     values = {name: as_typed(getattr(sampling, name)) for name in names(sampling)}
     special = {
         "seed": "random" if sampling.seed is None else str(sampling.seed),
         "dry_sequence_breakers": escaped(values["dry_sequence_breakers"]),
         "logit_bias": ";".join(f"{token}{bias:+g}" for token, bias in dict(sampling.logit_bias).items()) or "none",
     }
-    return {**values, **special, "max_tokens": str(chat.params.max_tokens)}
-
-
-def _display(chat: Chat) -> dict[str, str]:
-    display = chat.screen.display
     shown = {name: as_typed(getattr(display, name)) for name in names(display)}
     if display.color and display.markdown:
         shown["markdown"] += " (not together with color)"
-    return shown
+    return {**values, **special, "max_tokens": str(chat.params.max_tokens), **shown}
 
 
 def _show_chat(chat: Chat) -> None:
@@ -224,7 +217,6 @@ def _show(chat: Chat, what: str) -> None:
             ("system prompt", chat.conversation.system or "none"),
             ("drafting", _drafting(chat)),
             *_settings(chat).items(),
-            *_display(chat).items(),
         ]
     )
 
@@ -368,7 +360,7 @@ def _turns(chat: Chat) -> str:
 
 
 def _names(chat: Chat, typed: str) -> list[str]:
-    return [f"{name} " for name in (*_settings(chat), *_display(chat)) if name.startswith(typed)]
+    return [f"{name} " for name in _settings(chat) if name.startswith(typed)]
 
 
 def _modes(chat: Chat, typed: str) -> list[str]:
