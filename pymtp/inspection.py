@@ -12,7 +12,7 @@ from typing import Literal
 
 from pymtp.errors import PymtpError
 from pymtp.gguf.architectures import head_obstacle
-from pymtp.gguf.facts import GgufInfo, file_facts
+from pymtp.gguf.facts import GgufInfo, context_size, file_facts
 from pymtp.gguf.header import ArrayLength, read_array
 from pymtp.gguf.model_file import ModelFile, read_model
 from pymtp.gguf.passes import Head, bytes_by_type, heads_of, trunk_pass_bytes
@@ -100,7 +100,7 @@ def inspect_model(
     shape, has_trunk = shape_of(model), pass_bytes is not None
     memory = estimate_memory(
         shape,
-        n_ctx=info.context_size(n_ctx),
+        n_ctx=context_size(n_ctx, info.n_ctx_train),
         n_ubatch=n_ubatch,
         draft_max=draft_max if heads else 0,
         type_k=type_k,

@@ -39,10 +39,6 @@ def _csv(rows: Sequence[Row]) -> str:
     return file.getvalue()
 
 
-def _json(rows: Sequence[Row]) -> str:
-    return json.dumps([asdict(row) for row in rows], ensure_ascii=False, indent=2) + "\n"
-
-
 def _sql(rows: Sequence[Row]) -> str:
     columns = ",\n".join(f"  {field.name} {_sql_type(str(field.type))}" for field in fields(Row))
     lines = [f"CREATE TABLE IF NOT EXISTS {TABLE} (\n{columns}\n);"]
@@ -76,7 +72,7 @@ def _sql_value(value: Any) -> str:
 _WRITERS: dict[str, Callable[[Sequence[Row]], str]] = {
     "none": lambda rows: "",
     "csv": _csv,
-    "json": _json,
+    "json": lambda rows: json.dumps([asdict(row) for row in rows], ensure_ascii=False, indent=2) + "\n",
     "jsonl": lambda rows: "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows),
     "sql": _sql,
 }

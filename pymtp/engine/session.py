@@ -311,7 +311,7 @@ class Session(DraftLimits, Snapshots):
 
     @property
     def timing(self) -> Timing:
-        """The times so far: cheaper than `counters`, and read before and after every pass."""
+        """The times so far: cheaper than `counters`."""
         now = self._read_counters()
         return Timing(now.t_trunk_us, now.t_head_us, now.t_sample_us, now.n_trunk_builds + now.n_head_builds)
 

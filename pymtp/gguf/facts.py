@@ -95,10 +95,6 @@ class GgufInfo:
         """Layers of the target and of its heads."""
         return self.n_layer + (0 if self.has_assistant else self.n_heads_declared)
 
-    def context_size(self, n_ctx: int | None, n_ctx_max: int = N_CTX_MAX) -> int:
-        """The size in tokens that `n_ctx` stands for: see `context_size`."""
-        return context_size(n_ctx, self.n_ctx_train, n_ctx_max)
-
 
 def model_facts(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> GgufInfo:
     """Read metadata and tensor infos of the GGUF at `path`, and of its other parts if it is split.

@@ -19,7 +19,6 @@ class RpcLink:
         link = ffi.new("struct pymtp_rpc **")
         check(lib.pymtp_rpc_connect(endpoint.encode(errors="replace"), link))
         self._link = ffi.gc(link[0], lib.pymtp_free)
-        self.endpoint = endpoint
 
     @property
     def devices(self) -> list[Any]:

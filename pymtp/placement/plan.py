@@ -8,7 +8,7 @@ from functools import partial
 
 from pymtp.drafting.choice import DraftChoice, choose_drafter
 from pymtp.drafting.params import StrPath
-from pymtp.gguf.facts import GgufInfo
+from pymtp.gguf.facts import GgufInfo, context_size
 from pymtp.gguf.model_file import read_model
 from pymtp.options import Params
 from pymtp.placement.cache import MemoryEstimate
@@ -55,7 +55,7 @@ def plan_memory(info: GgufInfo, params: Params, choice: DraftChoice, target: Loa
     may_shrink = context.n_ctx is None and not context.n_cells  # nobody asked for a size
     if target.spots and is_open(model):
         model = fit(model, demand_of, target.spots, target.places, may_shrink=may_shrink)
-    if may_shrink and model.fit and model.fit_ctx < info.context_size(None, context.n_ctx_max):
+    if may_shrink and model.fit and model.fit_ctx < context_size(None, info.n_ctx_train, context.n_ctx_max):
         free = [*(spot.free_bytes for spot in target.spots), host_free_bytes()]
         n_ctx = fit_context(model, demand_of, free, target.places)
     needed = demand_of(n_ctx)

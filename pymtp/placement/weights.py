@@ -6,7 +6,7 @@ Knows headers and the user's parameters; no device, and not what goes where.
 from dataclasses import dataclass
 
 from pymtp.drafting.choice import DraftChoice
-from pymtp.gguf.facts import GgufInfo
+from pymtp.gguf.facts import GgufInfo, context_size
 from pymtp.gguf.model_file import layer_of
 from pymtp.options import Params
 from pymtp.placement.cache import MemoryEstimate, estimate_memory, shape_of
@@ -47,7 +47,7 @@ def demand(info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | Non
     heads = None if info.has_assistant else info.draft_file
     shape = shape_of(heads, info.model_file.tensors.values()) if heads else shape_of(info.model_file)
     draft_max = choice.longest_draft(drafting, context.n_seq_max, has_states=shape.has_recurrent_states)
-    n_ctx = info.context_size(context.n_ctx, context.n_ctx_max) if n_ctx is None else n_ctx
+    n_ctx = context_size(context.n_ctx, info.n_ctx_train, context.n_ctx_max) if n_ctx is None else n_ctx
     memory = estimate_memory(
         shape,
         n_ctx=n_ctx,
