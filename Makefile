@@ -175,6 +175,7 @@ lock: install
 # All that a release changes, as one commit with its tag
 release:
 	@git diff --quiet HEAD || { echo 'pymtp: commit what is changed first' >&2; exit 1; }
+	@test -z "$$(git tag --list 'v$(VERSION)')" || { echo 'pymtp: the tag is there already' >&2; exit 1; }
 	@$(PYTHON) release/cut_release.py prepare '$(VERSION)' || { git checkout --quiet .; exit 1; }
 	@git commit --quiet --all --message 'release : $(VERSION)'
 	@git tag --annotate --message 'pymtp $(VERSION)' 'v$(VERSION)'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -91,6 +92,36 @@ def test_only_a_new_section_with_a_version_is_prepared(tree: Path) -> None:
     cut_release.prepare(tree, "3.4.5", DAY)
     with pytest.raises(cut_release.BadRelease, match='begin it with "## 3.4.6 \\(unreleased\\)"'):
         cut_release.prepare(tree, "3.4.6", DAY)
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_a_release_is_one_commit_with_its_tag_or_nothing(tree: Path) -> None:
+    for name in ("Makefile", "release/cut_release.py"):
+        (tree / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tree / name)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tree)]
+
+    def commit() -> None:
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-qm", "one"], check=True)
+
+    def release() -> str:
+        names = {f"GIT_{who}_{what}": "a" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        made = ["make", "-s", "-C", str(tree), "release", "VERSION=3.4.5", f"PYTHON={sys.executable}"]
+        return subprocess.run(made, capture_output=True, text=True, env={**os.environ, **names}).stderr
+
+    def head() -> str:
+        return subprocess.check_output([*git, "log", "-1", "--format=%s,%D"], text=True).strip()
+
+    subprocess.run([*git, "init", "-qb", "main"], check=True)
+    commit()
+    release()
+    assert head() == "release : 3.4.5,HEAD -> main, tag: v3.4.5"
+    cut_release.write(tree, cut_release.CHANGELOG, cut_release.DATE, "unreleased")
+    assert "commit what is changed first" in release()
+    commit()
+    assert "the tag is there already" in release()
+    assert head() == "one,HEAD -> main"
 
 
 def test_notes_are_the_newest_section_with_links_that_lead_somewhere(tree: Path) -> None:
