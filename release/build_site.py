@@ -8,6 +8,8 @@ A page's menu of versions reads versions.json; the address without a version lea
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,7 +30,8 @@ def releases() -> list[str]:
 def build(tree: Path, version: str) -> None:
     """The pages of `tree`; a dead link ends it."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]  # --quiet would hide warnings from --strict
-    subprocess.run([*command, "--config-file", tree / "mkdocs.yml", "--site-dir", PUBLIC / version], check=True)
+    command += ["--config-file", str(tree / "mkdocs.yml"), "--site-dir", str(PUBLIC / version)]
+    subprocess.run(command, env={**os.environ, "SITE_VERSION": f"{version}/"}, check=True)
 
 
 def build_tag(tag: str) -> None:
@@ -47,6 +50,7 @@ def main() -> None:
     names = [*(tag.removeprefix("v") for tag in tags), "dev"]
     versions = [{"version": name, "title": name, "aliases": ["latest"] if name == names[0] else []} for name in names]
     (PUBLIC / "versions.json").write_text(json.dumps(versions), "utf-8")
+    shutil.copy(PUBLIC / names[0] / "404.html", PUBLIC)
     leads = f'<!doctype html><meta http-equiv="refresh" content="0; url={names[0]}/"><a href="{names[0]}/">pymtp</a>\n'
     (PUBLIC / "index.html").write_text(leads, "utf-8")
 

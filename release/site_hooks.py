@@ -5,6 +5,7 @@ MkDocs calls these functions by their names. Knows README.md's parts by their he
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -38,7 +39,7 @@ COLUMNS = (1, 2, 4, 5, 6)
 
 
 def on_config(config: Any) -> Any:
-    """The navigation, from the lists of docs/README.md; names and addresses."""
+    """The navigation, from the lists of docs/README.md; names, and the addresses of this version."""
     nav: list[Any] = [{"Start": "index.md"}]
     for heading, entries in re.findall(
         r"^(\S.*):\n\n((?:- .*\n)+)", (ROOT / "docs/README.md").read_text("utf-8"), re.M
@@ -49,7 +50,7 @@ def on_config(config: Any) -> Any:
     config.repo_url = source_url(ROOT)
     owner, name = config.repo_url.split("/")[-2:]
     config.repo_name = f"{owner}/{name}"
-    config.site_url = f"https://{owner.lower()}.github.io/{name}/"
+    config.site_url = f"https://{owner.lower()}.github.io/{name}/{os.environ.get('SITE_VERSION', '')}"
     return config
 
 

@@ -73,4 +73,7 @@ def test_each_tag_has_its_own_pages(tree: Path, monkeypatch: pytest.MonkeyPatch)
     versions = json.loads((tree / "public" / "versions.json").read_text("utf-8"))
     assert [each["version"] for each in versions] == ["0.10.0", "0.9.0", "dev"]
     assert all((tree / "public" / each["version"] / "cli" / "index.html").is_file() for each in versions)
+    page = (tree / "public" / "0.9.0" / "cli" / "index.html").read_text("utf-8")
+    assert 'rel="canonical" href="https://owner.github.io/pymtp/0.9.0/cli/"' in page
+    assert "/pymtp/0.10.0/cli/" in (tree / "public" / "404.html").read_text("utf-8")
     assert "url=0.10.0/" in (tree / "public" / "index.html").read_text("utf-8")
