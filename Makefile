@@ -191,12 +191,14 @@ site: $(VENV)/tools
 	@$(PIP) install --require-hashes -r requirements/site.txt
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# for every processor of this architecture; auditwheel finds the oldest glibc that it runs on, and puts it in the name
+# for every processor of this architecture; auditwheel finds the oldest glibc that it runs on, and puts it in the name.
+# Drivers, and what NVIDIA's own packages have, stay out of a wheel for GPUs.
 wheel: $(VENV)/packages | $(ARCHIVE)
 	@rm -rf build/wheel
 	@SKBUILD_CMAKE_DEFINE="PYMTP_PORTABLE=ON;PYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" \
 	    $(PIP) wheel --no-build-isolation --no-deps -C build-dir=build/portable -w build/wheel .
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl \
+	    $(foreach name,libcuda libcudart libcublas libvulkan,--exclude '$(name).so.*')
 	@ls -l dist/*.whl
 
 build-times:

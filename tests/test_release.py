@@ -182,6 +182,20 @@ def test_pip_finds_the_wheel_of_a_device_in_the_index(tmp_path: Path) -> None:
         download("cpu")
 
 
+def test_the_index_has_the_label_that_a_workflow_gives(tree: Path) -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "wheels.yml").read_text("utf-8"))
+    gpu = workflow["jobs"]["gpu"]
+    (give,) = (step["run"] for step in gpu["steps"] if step.get("run", "").startswith("sed"))
+    pyproject = tree / "pyproject.toml"
+    before = pyproject.read_text("utf-8")
+    for label in (each["label"] for each in gpu["strategy"]["matrix"]["include"]):
+        pyproject.write_text(before, "utf-8")
+        subprocess.run(["sh", "-euc", give], cwd=tree, env={**os.environ, "LABEL": label}, check=True)
+        version = cut_release.read(tree, "pyproject.toml", cut_release.VERSIONS["pyproject.toml"])
+        found = wheel_index.WHEEL.fullmatch(f"pymtp_gguf-{version}-cp310-abi3-manylinux_2_35_x86_64.whl")
+        assert found and found[1] == label
+
+
 @pytest.fixture
 def recipes(tmp_path: Path) -> Path:
     """The recipes of a release whose source archive has one word in it."""

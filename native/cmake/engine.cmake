@@ -51,6 +51,11 @@ if(TARGET ggml-cuda)
     list(TRANSFORM architectures REPLACE "^90(|-real)$" "90a\\1")
     list(TRANSFORM architectures REPLACE "^90-virtual$" "90-virtual;90a-real")
     set_target_properties(ggml-cuda PROPERTIES CUDA_ARCHITECTURES "${architectures}")
+    if(PYMTP_PORTABLE) # pip install pymtp-gguf[cuda]
+        set(nvidia ${origin}/../../nvidia)
+        set_target_properties(ggml-cuda PROPERTIES
+            INSTALL_RPATH "${origin};${nvidia}/cublas/lib;${nvidia}/cuda_runtime/lib;${nvidia}/cu13/lib")
+    endif()
 endif()
 if(TARGET ggml-rpc)
     target_sources(ggml-rpc PRIVATE ${native_rpc_sources})
