@@ -6,7 +6,7 @@
 # make demo               write docs/demo.svg: a run in a terminal, accepted drafts in colour
 # make page               takes the pictures of the server's page in docs/images (needs Chromium)
 # make release VERSION=0.2.0  version, date and tag of a release; publishes nothing
-# make wheel              the portable wheel, as a release has it, in dist/ (Linux; takes half an hour on two cores)
+# make wheel              the portable wheel, as a release has it, in dist/ (Linux; takes ten minutes of one core)
 # make site               write build/site, the documentation as web pages; a dead link is an error
 # make families           runs every family of models, against PyTorch too, and writes docs/families.md
 # make fuzz TIME=600     random damage to all that is read, for so many seconds (docs/reliability.md)

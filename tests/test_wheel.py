@@ -1,6 +1,6 @@
 """The wheel of a release: built portable, repaired, installed where no compiler is, and run on other processors.
 
-Builds pymtp for all kinds of processors, which takes half an hour on 2 cores without ccache, and needs PyPI. Other
+Builds pymtp for all kinds of processors, which takes ten minutes of one core without ccache, and needs PyPI. Other
 processors are emulated by qemu-user, other systems are made by debootstrap (Debian, Ubuntu: apt install qemu-user
 g++-aarch64-linux-gnu debootstrap).
 """
