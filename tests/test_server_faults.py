@@ -221,6 +221,7 @@ def test_a_certificate_that_cannot_be_used_is_an_error_of_one_line(
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400),
         ("/v1/chat/completions", {"messages": "x"}, 400),
         ("/v1/chat/completions", {"messages": []}, 400),
+        ("/v1/chat/completions", {"messages": [], "continue_final_message": True, "add_generation_prompt": False}, 400),
         ("/v1/messages", {"messages": [{"role": "user", "content": [1]}], "max_tokens": 1}, 400),
         ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "system": [1], "max_tokens": 1}, 400),
         ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "tools": [1], "max_tokens": 1}, 400),

@@ -206,6 +206,8 @@ def _ends(body: ChatBody) -> tuple[bool | str, bool]:
         continues, begins = True, False
     elif continues and begins:
         raise invalid("Cannot set both add_generation_prompt and continue_final_message to true.")
+    if continues and not body.messages:
+        raise invalid("There is no message to continue.")
     if continues and body.messages[-1].get("tool_calls"):
         raise invalid("Cannot continue an assistant message that contains tool calls.")
     return continues, begins
