@@ -202,7 +202,6 @@ class _Learning:
         counted = torch.stack([(at >= step) & (at < lengths[:, None]) for step in range(n_steps)])
         return tokens, hidden.float(), counted
 
-    @torch.no_grad()
     def test(self, texts: _Texts) -> str:
         """What held-out texts show: the loss of all draft steps, and the share of drafts that would be accepted, of the
         rounds that drafted a position.
@@ -211,7 +210,8 @@ class _Learning:
         losses = []
         for first in range(0, len(texts.held_out), 8):
             tokens, hidden, counted = self._moved(texts.batch(texts.held_out[first : first + 8]), self._n_steps)
-            states = self._states(tokens, hidden, self._n_steps)
+            with torch.no_grad():
+                states = self._states(tokens, hidden, self._n_steps)
             agrees, entropies = compare(states.flatten(1, 2), hidden[:, 1:].flatten(0, 1), self._trunk.output)
             counted = counted.cpu()
             losses.append(entropies[counted.flatten(1)].mean())
