@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -17,9 +18,11 @@ from typer.testing import CliRunner
 
 from machine import needs_exact_texts
 from pymtp import Model, SamplingParams
+from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Chunk
 from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
 from pymtp.gguf.facts import model_facts
+from pymtp.gguf.model_file import ModelFile
 from pymtp.heads import attach_heads, extract_heads, list_heads
 from random_gguf import N_VOCAB, write_generic, write_generic_hybrid, write_glm4moe, write_glm_dsa, write_granite_hybrid
 from random_gguf.generic import TRUNKS, write_trunk
@@ -182,6 +185,20 @@ def test_a_training_that_ends_early_continues_where_it_was(tmp_path: Path) -> No
     assert any("continues" in line for line in lines) and not saved.exists()
     again = train_head(trunk, force=True, params=replace(params, init=head, minutes=0.05))
     assert model_facts(trunk, again).has_heads
+
+
+def test_texts_that_end_at_once_are_collected_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pymtp.training import collect
+
+    trunk, head = apart(tmp_path)
+    context = ContextParams(n_ctx=collect.N_TOKENS, n_seq_max=collect.N_TEXTS + 1, n_threads=1, kv_unified=True)
+    with Model(trunk, draft_model=head, draft="mtp", draft_max=1, context=context) as model:
+        monkeypatch.setattr(model.vocabulary, "end_of_generation", frozenset(range(N_VOCAB)))
+        rows = collect.Rows(tmp_path, int(ModelFile(trunk).number("embedding_length")))
+        source = collect.Source(model, [prompts_for_tiny_models(tmp_path)], 1)
+        collect.Collector(model, rows, source).run(100, math.inf, lambda line: None)
+        assert len(rows) >= 100
+        assert max(rows.lengths) < 20
 
 
 @pytest.mark.slow

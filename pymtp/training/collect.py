@@ -169,7 +169,8 @@ class Collector:
                 chunk, then = self._source.prompt()
                 self._writing[sequence] = _Text(chunk, then, self._sampler(1 if then else None))
                 self._decode([sequence])
-        self._decode(list(self._writing))
+        if self._writing:  # not all of them ended with their first token
+            self._decode(list(self._writing))
 
     def _decode(self, sequences: Sequence[int]) -> None:
         """A pass of what these texts have not decoded; what follows it is what they decode next."""
