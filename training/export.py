@@ -55,6 +55,8 @@ def tensor_names(shape: Shape) -> dict[str, str]:
     names = {"embd": "token_embd", "norm": "output_norm", "output": "output"}
     for i in range(shape.n_layer):
         names |= {f"layers.{i}.{ours}": f"blk.{i}.{theirs}" for ours, theirs in LAYER.items()}
+    if not shape.has_head:
+        return {ours: theirs for ours, theirs in names.items() if not ours.endswith(".gate") or ".ffn." in ours}
     names |= {f"head.layer.{ours}": f"blk.{shape.n_layer}.{theirs}" for ours, theirs in LAYER.items()}
     return names | {f"head.{ours}": f"blk.{shape.n_layer}.{theirs}" for ours, theirs in HEAD.items()}
 
@@ -62,7 +64,7 @@ def tensor_names(shape: Shape) -> dict[str, str]:
 def write_gguf(path: Path, shape: Shape, weights: dict[str, Any], tokenizer: Path, kind: str, name: str) -> None:
     """Write a model; matrices take `kind`, norms stay F32."""
     matrix_type, file_type = TYPES[kind]
-    writer = gguf.GGUFWriter(path, "step35")
+    writer = gguf.GGUFWriter(path, shape.architecture)
     writer.add_type(gguf.GGUFType.MODEL)
     writer.add_name(name)
     writer.add_license("apache-2.0")
@@ -82,23 +84,24 @@ def write_gguf(path: Path, shape: Shape, weights: dict[str, Any], tokenizer: Pat
 
 
 def _add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
-    n_layer = shape.n_layer + 1
+    n_layer = shape.n_layer + shape.has_head
     writer.add_block_count(n_layer)
-    writer.add_nextn_predict_layers(1)
     writer.add_context_length(shape.n_ctx)
     writer.add_embedding_length(shape.n_embd)
     writer.add_feed_forward_length(shape.n_ff)
-    writer.add_expert_feed_forward_length(shape.n_ff)  # must be there, although there are no experts
     writer.add_head_count([shape.n_head] * n_layer)
     writer.add_head_count_kv([shape.n_head_kv] * n_layer)
     writer.add_key_length(shape.head_size)
     writer.add_value_length(shape.head_size)
     writer.add_layer_norm_rms_eps(shape.eps)
-    writer.add_rope_dimension_count(shape.head_size)  # of windowed layers; the others rotate half of it
     writer.add_rope_freq_base(shape.rope_base)
-    writer.add_float32("step35.rope.freq_base_swa", shape.rope_base)
-    writer.add_sliding_window(shape.window)
-    writer.add_sliding_window_pattern([shape.windowed(i) for i in range(n_layer)])
+    if shape.has_head:
+        writer.add_nextn_predict_layers(1)
+        writer.add_expert_feed_forward_length(shape.n_ff)  # must be there, although there are no experts
+        writer.add_rope_dimension_count(shape.head_size)  # of windowed layers; the others rotate half of it
+        writer.add_float32("step35.rope.freq_base_swa", shape.rope_base)
+        writer.add_sliding_window(shape.window)
+        writer.add_sliding_window_pattern([shape.windowed(i) for i in range(n_layer)])
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter, tokenizer: dict[str, Any], n_vocab: int) -> None:

@@ -1,4 +1,4 @@
-"""A Step-3.5 decoder with one MTP head, computed as llama.cpp computes it.
+"""A Step-3.5 decoder with one MTP head, or a Qwen3 decoder without any, computed as llama.cpp computes it.
 
 Knows tensors; no files and no optimizer. The head is recycled: draft step s runs the same layer on what step s - 1
 left. Row j of step s takes token j and the hidden state of row j - 1 of the step before (of the trunk for the first
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 class Shape:
     """The sizes of a model."""
 
+    architecture: str = "step35"
+    """Or qwen3: without gates, windows and a head."""
     n_vocab: int = 8192
     n_layer: int = 16
     """Of the trunk; the head is one more."""
@@ -32,16 +34,24 @@ class Shape:
     rope_base: float = 10000.0
     eps: float = 1e-5
 
+    @property
+    def has_head(self) -> bool:
+        return self.architecture == "step35"
+
     def windowed(self, layer: int) -> bool:
-        """Three of four layers attend to a window and rotate whole heads; the others see all and rotate half."""
-        return layer % 4 != 0
+        """Of Step-3.5, three of four layers attend to a window and rotate whole heads; the others see all, and rotate
+        half.
+        """
+        return self.has_head and layer % 4 != 0
 
     def n_rot(self, layer: int) -> int:
-        return self.head_size if self.windowed(layer) else self.head_size // 2
+        return self.head_size // 2 if self.has_head and not self.windowed(layer) else self.head_size
 
 
 SHAPES = {
     "embedded": Shape(),
+    "large": Shape(n_layer=24, n_embd=768, n_head=12, n_head_kv=4, n_ff=2304),
+    "qwen3": Shape("qwen3", n_layer=17),
     "tiny": Shape(n_layer=3, n_embd=64, n_head=2, n_head_kv=1, head_size=32, n_ff=128),
 }
 
@@ -79,7 +89,7 @@ class Attention(nn.Module):
         self.k = nn.Linear(shape.n_embd, shape.n_head_kv * shape.head_size, bias=False)
         self.v = nn.Linear(shape.n_embd, shape.n_head_kv * shape.head_size, bias=False)
         self.out = nn.Linear(shape.n_head * shape.head_size, shape.n_embd, bias=False)
-        self.gate = nn.Linear(shape.n_embd, shape.n_head, bias=False)
+        self.gate = nn.Linear(shape.n_embd, shape.n_head, bias=False) if shape.has_head else None
         self.q_norm = RMSNorm(shape.head_size, shape.eps)
         self.k_norm = RMSNorm(shape.head_size, shape.eps)
         self.register_buffer("cos_sin", rotation(shape.n_rot(layer), shape.window, shape.rope_base), persistent=False)
@@ -92,7 +102,8 @@ class Attention(nn.Module):
         y = F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=True
         ).transpose(1, 2)
-        y = y * torch.sigmoid(self.gate(x))[..., None]
+        if self.gate is not None:
+            y = y * torch.sigmoid(self.gate(x))[..., None]
         return self.out(y.reshape(batch, rows, self.n_head * self.head_size))
 
 
@@ -144,7 +155,7 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(Layer(shape, i) for i in range(shape.n_layer))
         self.norm = RMSNorm(shape.n_embd, shape.eps)
         self.output = nn.Linear(shape.n_embd, shape.n_vocab, bias=False)
-        self.head = Head(shape)
+        self.head = Head(shape) if shape.has_head else None
         for name, weight in self.named_parameters():
             if weight.ndim < 2:
                 continue
@@ -157,7 +168,7 @@ class Model(nn.Module):
 
     def compile_layers(self) -> None:
         """Compile each kind of layer once, which takes seconds where the whole model takes minutes."""
-        for layer in [*self.layers, self.head.layer]:
+        for layer in [*self.layers, *([self.head.layer] if self.head else [])]:
             layer.compile()
 
     def forward(self, tokens: Tensor, n_steps: int) -> list[Tensor]:
@@ -172,6 +183,7 @@ class Model(nn.Module):
             hidden = layer(hidden)
         states = [self.norm(hidden)]
         for _ in range(n_steps):
+            assert self.head is not None
             hidden = self.head(embd, hidden)
             states.append(self.head.norm(hidden))
         return states

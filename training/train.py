@@ -59,6 +59,7 @@ class Trainer:
         self.device = device
         self.batches = Batches(shards, device, seed=seed, most_epochs=MOST_EPOCHS)
         self.model = Model(shape).to(device)
+        self.draft_weights = DRAFT_WEIGHTS if shape.has_head else ()
         on_gpu = device == "cuda"
         self.token_losses: Any = token_losses
         if on_gpu:
@@ -84,10 +85,10 @@ class Trainer:
     def step(self, share: float, n_rows: int) -> tuple[Tensor, list[int], Tensor]:
         """One update. Returns the trunk's losses (batch, rows), the rows of each kind, and what was learned."""
         rows, counts = self.batches.draw(FIRST if share < LAST_FROM else LAST, n_rows)
-        losses, targets = self.losses(rows, len(DRAFT_WEIGHTS))
+        losses, targets = self.losses(rows, len(self.draft_weights))
         learned = (targets != IGNORED).float()
         total = losses[0].sum() / learned.sum()
-        for i, (weight, loss) in enumerate(zip(DRAFT_WEIGHTS, losses[1:], strict=True), 1):
+        for i, (weight, loss) in enumerate(zip(self.draft_weights, losses[1:], strict=True), 1):
             total = total + weight * loss[:, i:].sum() / learned[:, i:].sum()  # earlier rows see no hidden state
         total.backward()
         torch.nn.utils.clip_grad_norm_(self.others, 1.0)
@@ -108,7 +109,7 @@ class Trainer:
             inputs, targets = split(self.batches.held_out(kind, n_rows))
             learned = targets != IGNORED
             with torch.autocast(self.device, torch.bfloat16):
-                states = self.model(inputs, len(DRAFT_WEIGHTS))
+                states = self.model(inputs, len(self.draft_weights))
                 loss = token_losses(states[0], self.model.output.weight, targets).sum() / learned.sum()
                 best = [self.model.output(state).argmax(-1) for state in states]
             agreed = [((b == best[0]) & learned)[:, i:].sum() / learned[:, i:].sum() for i, b in enumerate(best)][1:]

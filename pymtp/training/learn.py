@@ -28,7 +28,7 @@ _N_TESTED = 64
 _N_FITTED = 50_000
 _LR_MATRICES, _LR_REST = 0.005, 1e-3
 _WARM_UP = 0.02
-_ALONE = 0.6
+_ALONE = {"cpu": 0.6, "cuda": 0.3}
 """Share of the time in which the first draft step is learned alone, which costs a third."""
 _EVERY = 30
 """Seconds between lines, and checkpoints."""
@@ -183,7 +183,7 @@ class _Learning:
             for group in optimizer.param_groups:
                 group["lr"] = lr * pace
             optimizer.zero_grad()
-        n_steps = 1 if share < _ALONE else self._n_steps
+        n_steps = 1 if share < _ALONE[self.device.type] else self._n_steps
         tokens, hidden, counted = self._moved(batch, n_steps)
         weights = 0.8 ** torch.arange(n_steps, device=self.device)[:, None, None]
         counts = counted / counted.sum((1, 2), keepdim=True) * weights / weights.sum()
