@@ -7,7 +7,7 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,8 @@ class Source:
 
     def prompt(self) -> tuple[list[int], list[int]]:
         """Tokens that the model continues, and what follows its first answer, before a second; []: nothing."""
+        if self.texts and (not self.prompts or self._rng.randrange(2)):
+            return self.text()[: self._rng.randint(8, N_TOKENS // 4)], []
         if not self.prompts:
             return self._made_up()
         for _ in range(1000):
@@ -141,11 +143,11 @@ class Collector:
         self._writing: dict[int, _Text] = {}
 
     def run(self, n_rows: int, deadline: float, on_progress: Progress) -> None:
-        """Until there are `n_rows`, or it is time (of time.monotonic): as many read as written, where both can be."""
+        """Until there are `n_rows`, or it is time (of time.monotonic): of texts, as many are read as written."""
         said, balance = time.monotonic(), 0
         while len(self._rows) < n_rows and time.monotonic() < deadline:
             before = len(self._rows)
-            if self._source.texts and (balance <= 0 or not self._source.prompts):
+            if self._source.texts and balance <= 0:
                 self._read()
                 balance += len(self._rows) - before
             else:
@@ -167,7 +169,7 @@ class Collector:
         for sequence in range(N_TEXTS):
             if sequence not in self._writing:
                 chunk, then = self._source.prompt()
-                self._writing[sequence] = _Text(chunk, then, self._sampler(1 if then else None))
+                self._writing[sequence] = _Text(chunk, then, self._sampler(1) if then else self._answering())
                 self._decode([sequence])
         if self._writing:  # not all of them ended with their first token
             self._decode(list(self._writing))
@@ -184,7 +186,7 @@ class Collector:
             if has_ended and text.then:
                 # the template ends the question as well, where it ends with a token of its own
                 text.chunk = text.then if text.then[:1] == text.chunk else text.chunk + text.then
-                text.then, text.sampler = [], self._sampler(None)
+                text.then, text.sampler = [], self._answering()
             elif has_ended:
                 text.chunk = []
             if not text.chunk or len(text.tokens) + len(text.chunk) > N_TOKENS:
@@ -192,8 +194,10 @@ class Collector:
                 self._session.truncate(0, sequence=sequence)
                 del self._writing[sequence]
 
-    def _sampler(self, temperature: int | None) -> Sampler:
-        """Of the trunk's own distribution, or of its most likely tokens; None: one of both."""
-        temperature = int(self._rng.integers(2)) if temperature is None else temperature
-        seed = int(self._rng.integers(2**32))
-        return Sampler(SamplingParams(samplers=("temperature",), temperature=temperature, seed=seed), self._vocabulary)
+    def _answering(self) -> Sampler:
+        """Of the trunk's own distribution, or its most likely tokens; to an end, or without one, as benchmarks do."""
+        return self._sampler(int(self._rng.integers(2)), self._ends if self._rng.integers(2) else ())
+
+    def _sampler(self, temperature: int, banned: Collection[int] = ()) -> Sampler:
+        params = SamplingParams(samplers=("temperature",), temperature=temperature, seed=int(self._rng.integers(2**32)))
+        return Sampler(params, self._vocabulary, banned=tuple(banned))
