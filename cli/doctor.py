@@ -14,7 +14,7 @@ import pymtp
 from pymtp.benchmark.provenance import cpu
 from pymtp.embedded import model_path
 from pymtp.engine.cores import n_cores
-from pymtp.placement.devices import cpu_features, describe, devices, find_devices, host_device
+from pymtp.placement.devices import cpu_features, describe, devices, find_devices, host_device, left_out
 from pymtp.placement.operations import check_operations
 
 from .flags import Values
@@ -55,6 +55,7 @@ def _machine() -> Iterator[str]:
     yield f"{cpu()}; {n_cores()} cores for {os.cpu_count()} threads"
     yield cpu_features()
     yield from map(device_text, devices())
+    yield from map(_homeless, left_out())
     for name in sorted(os.environ):
         if name.startswith(_READ):
             yield f"{name}={'(set)' if any(word in name for word in _SECRET) else _homeless(os.environ[name])}"

@@ -88,5 +88,9 @@ def show_devices(ctx: typer.Context, wanted: bool) -> bool:
         typer.echo("Available devices:")
         for device in pymtp.devices(ctx.params.get("rpc") or ()):
             typer.echo(f"  {device_text(device)}")
+        from pymtp.placement.devices import left_out  # loads the native library
+
+        for line in left_out():
+            print_stderr(f"pymtp: {line}")
         raise typer.Exit
     return wanted

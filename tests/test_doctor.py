@@ -13,7 +13,7 @@ from pymtp_cli.app import app
 from typer.testing import CliRunner
 
 from pymtp.errors import PymtpError
-from pymtp.placement import operations
+from pymtp.placement import devices, operations
 from pymtp.placement.devices import host_device
 
 
@@ -42,6 +42,18 @@ def test_a_wrong_kernel_is_named_and_ends_with_1(monkeypatch: pytest.MonkeyPatch
     result = CliRunner().invoke(app, ["doctor"])
     assert result.exit_code == 1
     assert "WRONG: Q4_K product (off by 5.0e-01)" in result.stdout
+
+
+@pytest.mark.parametrize("arguments", [["run", "--list-devices"], ["doctor"]])
+def test_backends_that_cannot_be_loaded_are_named_with_what_they_need(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("cuda.so", "cpu.so"):
+        (tmp_path / f"libggml-{name}").write_bytes(b"not a library")
+    monkeypatch.setattr(devices, "library_file", lambda: tmp_path / "libpymtp-llama.so")
+    result = CliRunner().invoke(app, arguments)
+    (line,) = [line for line in result.output.splitlines() if "left out" in line]
+    assert result.exit_code == 0 and "CUDA is left out (" in line and line.endswith("or the CUDA toolkit")
 
 
 def test_this_processor_computes_all_of_it_and_rows_do_not_matter() -> None:

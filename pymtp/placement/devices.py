@@ -4,17 +4,22 @@ Knows nothing of models.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pymtp.binding.library import ffi, lib
+from pymtp.binding.library import ffi, lib, library_file
 from pymtp.binding.status import check
 from pymtp.errors import InvalidParameter
 from pymtp.loading.rpc import RpcLink
 
 _KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # ggml_backend_dev_type
+_NEEDED = {
+    "CUDA": "NVIDIA's driver, and pip install 'pymtp-gguf[cuda]' or the CUDA toolkit",
+    "Vulkan": "the card's driver, and Vulkan's loader (Debian, Ubuntu: apt install libvulkan1)",
+}
+"""What backends that are files of their own need, as in wheels for GPUs."""
 
 
 class Device(NamedTuple):
@@ -37,6 +42,18 @@ def devices(rpc: Sequence[str] = ()) -> list[Device]:
         found += [describe(each) for each in link.devices]
         link.close()
     return found + [describe(each) for each in _natives()]
+
+
+def left_out() -> Iterator[str]:
+    """The backends that are here but cannot be loaded: a line for each, which says why and names the fix."""
+    from ctypes import CDLL
+
+    for name, needed in _NEEDED.items():
+        for file in library_file().parent.glob(f"*ggml-{name.lower()}.*"):
+            try:
+                CDLL(str(file))
+            except OSError as error:
+                yield f"{name} is left out ({error}): it needs {needed}"
 
 
 def describe(device: Any) -> Device:
