@@ -194,11 +194,35 @@ def test_texts_that_end_at_once_are_collected_too(tmp_path: Path, monkeypatch: p
     context = ContextParams(n_ctx=collect.N_TOKENS, n_seq_max=collect.N_TEXTS + 1, n_threads=1, kv_unified=True)
     with Model(trunk, draft_model=head, draft="mtp", draft_max=1, context=context) as model:
         monkeypatch.setattr(model.vocabulary, "end_of_generation", frozenset(range(N_VOCAB)))
+        monkeypatch.setattr(collect.Collector, "_answering", lambda self: self._sampler(0))
         rows = collect.Rows(tmp_path, int(ModelFile(trunk).number("embedding_length")))
         source = collect.Source(model, [prompts_for_tiny_models(tmp_path)], 1)
         collect.Collector(model, rows, source).run(100, math.inf, lambda line: None)
         assert len(rows) >= 100
         assert max(rows.lengths) < 20
+
+
+def test_texts_are_read_and_continued_and_some_answers_do_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pymtp.training import collect
+
+    trunk, head = apart(tmp_path)
+    text = tmp_path / "text.txt"
+    text.write_text("one line of a text\n" * 200)
+    context = ContextParams(n_ctx=collect.N_TOKENS, n_seq_max=collect.N_TEXTS + 1, n_threads=1, kv_unified=True)
+    with Model(trunk, draft_model=head, draft="mtp", draft_max=1, context=context) as model:
+        monkeypatch.setattr(model.vocabulary, "end_of_generation", frozenset(range(N_VOCAB)) - {5})
+        rows = collect.Rows(tmp_path, int(ModelFile(trunk).number("embedding_length")))
+        collect.Collector(model, rows, collect.Source(model, [text], 1)).run(12_000, math.inf, lambda line: None)
+    texts = np.split(np.memmap(rows.path, rows.kind, "r")["token"], np.cumsum(rows.lengths)[:-1])
+    without_end = [tokens for tokens in texts if (tokens[collect.N_TOKENS // 4 :] == 5).all() and 5 in tokens]
+    ended = [tokens for tokens in texts if len(tokens) <= collect.N_TOKENS // 4]
+    read = sum(len(tokens) for tokens in texts if len(tokens) == collect.N_TOKENS and 5 not in tokens)
+    assert {len(tokens) for tokens in without_end} == {collect.N_TOKENS}
+    assert min(len(set(tokens)) for tokens in without_end) > 2, "they begin as the text does somewhere"
+    assert ended
+    assert 0.4 < read / len(rows) < 0.6
 
 
 @pytest.mark.slow
