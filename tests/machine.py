@@ -7,7 +7,8 @@ import pytest
 
 from pymtp.placement.devices import devices
 
-HAS_GPU = any(device.kind in ("GPU", "IGPU") for device in devices())
+GPUS = [device.name for device in devices() if device.kind in ("GPU", "IGPU")]
+HAS_GPU = bool(GPUS)
 HAS_EXACT_CPU = b" AVX2 = 1" in llama_cpp.llama_print_system_info()
 """Whether a text is bit for bit the same on the CPU, however it is cut into passes: see docs/limits.md."""
 HAS_EXACT_TEXTS = HAS_EXACT_CPU and not HAS_GPU

@@ -21,7 +21,7 @@ import pymtp
 from families import FAMILIES
 from http_server import free_port, running
 from log_level import logged
-from machine import HAS_GPU, needs_no_gpu
+from machine import GPUS, needs_no_gpu
 from pymtp import (
     BackendError,
     GenerationParams,
@@ -395,8 +395,8 @@ def test_commands_show_devices_and_the_layers_that_they_would_get(endpoints: lis
     assert all(re.search(rf"RPC{i}: {endpoint} ", listed) for i, endpoint in enumerate(endpoints))
     inspected = command("inspect", str(tiny), "--rpc", ",".join(endpoints)).stdout
     assert re.search(rf"RPC0: +layers 0 to \d+; .* of weights, .* free \({endpoints[0]} ", inspected)
-    here = "CUDA0" if HAS_GPU else "CPU"
-    assert re.search(rf"{here}: +(layers .*, )?head 0, output[,;]", inspected)
+    here = GPUS[-1] if GPUS else "CPU"
+    assert re.search(rf"{here}: +(layers? .*, )?head 0, output[,;]", inspected)
 
 
 # --- failures ---
