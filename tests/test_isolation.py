@@ -56,8 +56,15 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     "hybrid, Qwen3-Next": write_qwen3next,
     "hybrid, an index": write_qwen4exp_picking,
 }
-SECRETS = [[random.Random(name).randrange(N_VOCAB) for _ in range(N_CTX - 12)] for name in ("a", "b")]
-PUBLIC = [random.Random("public").randrange(N_VOCAB) for _ in range(9)]
+
+
+def text_of(name: str, n: int) -> list[int]:
+    rng = random.Random(name)
+    return [rng.randrange(N_VOCAB) for _ in range(n)]
+
+
+SECRETS = [text_of(name, N_CTX - 12) for name in ("a", "b")]
+PUBLIC = text_of("public", 9)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
