@@ -20,7 +20,7 @@ from machine import needs_exact_texts
 from pymtp import Model, SamplingParams
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Chunk
-from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
+from pymtp.errors import BackendError, InvalidParameter, ModelError, UnsupportedModel
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.model_file import ModelFile
 from pymtp.heads import attach_heads, extract_heads, list_heads
@@ -162,19 +162,23 @@ def test_a_head_is_trained_and_drafts(tmp_path: Path, architecture: str) -> None
 
 
 @pytest.mark.slow
-def test_a_training_that_ends_early_continues_where_it_was(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+@pytest.mark.parametrize("by", ["Ctrl-C", "a GPU without memory"])
+def test_a_training_that_ends_early_continues_where_it_was(tmp_path: Path, by: str) -> None:
+    torch = pytest.importorskip("torch")
     from pymtp.training import TrainParams, train_head
 
     trunk = write_trunk(tmp_path / "trunk.gguf", "llama")
     data = (prompts_for_tiny_models(tmp_path),)
     params = TrainParams(data=data, minutes=0.3, n_rows=3000, n_threads=1)
 
-    def stop(line: str) -> None:
-        if line.startswith("loss"):
-            raise KeyboardInterrupt
+    said = []
 
-    with pytest.raises(KeyboardInterrupt):
+    def stop(line: str) -> None:
+        said.append(line)
+        if line.startswith("loss") and said[-2].startswith("loss"):  # what the first one tells of is kept by now
+            raise KeyboardInterrupt if by == "Ctrl-C" else torch.OutOfMemoryError
+
+    with pytest.raises(KeyboardInterrupt if by == "Ctrl-C" else BackendError, match=None if by == "Ctrl-C" else "cpu"):
         train_head(trunk, params=params, on_progress=stop)
     (folder,) = tmp_path.glob("mtp-trunk-*.training")
     saved, rows = folder / "checkpoint.pt", folder / "rows.bin"

@@ -259,13 +259,15 @@ def learn(
                 on_progress(f"{learning.test(texts)}, {deadline - now:.0f} s left")
                 _save(saved, learning, now - begin)
                 said = time.monotonic()
+        on_progress(f"done: {learning.test(texts)}")
     except KeyboardInterrupt:
         _save(saved, learning, time.monotonic() - begin)
         on_progress(f"{saved}: what was learned; the same command continues")
         raise
     except torch.OutOfMemoryError:
-        raise BackendError("the GPU has no memory left for training; use --device cpu, or free some") from None
-    on_progress(f"done: {learning.test(texts)}")
+        raise BackendError(
+            "the GPU has no memory left; free some and repeat the command, or use --device cpu"
+        ) from None
     saved.unlink(missing_ok=True)
     return learning.head.tensors()
 
