@@ -43,7 +43,6 @@ from random_gguf import (
     write_gemma4_choosing_assistant,
     write_gemma4_shared,
     write_generic,
-    write_generic_hybrid,
     write_glm4,
     write_glm4_flash,
     write_glm4moe,
@@ -220,7 +219,10 @@ FAMILIES = {
     # trained for models that have none, see heads.md
     **{
         f"{name}, trained": Family(
-            f"{models}, a head trained here", write_generic(name), "shared", moves=name not in ("gemma3", "mellum")
+            f"{models}, a head trained here",
+            write_generic(name),
+            "shared",
+            moves=name not in ("gemma3", "mellum", "granitehybrid"),
         )
         for name, models in (
             ("llama", "Llama, Mistral"),
@@ -231,9 +233,10 @@ FAMILIES = {
             ("mellum", "Mellum 2"),
             ("phi3", "Phi-3, Phi-4"),
             ("glm4", "GLM-4 (0414)"),
+            ("deepseek2", "MLA without YaRN (Moonlight)"),
+            ("granitehybrid", "Granite 4"),
         )
     },
-    "granitehybrid, trained": Family("Granite 4, a head trained here", write_generic_hybrid, "shared"),
 }
 
 

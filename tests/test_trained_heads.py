@@ -24,14 +24,18 @@ from pymtp.errors import BackendError, InvalidParameter, ModelError, Unsupported
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.model_file import ModelFile
 from pymtp.heads import attach_heads, extract_heads, list_heads
-from random_gguf import N_VOCAB, write_generic, write_generic_hybrid, write_glm4moe, write_glm_dsa, write_granite_hybrid
+from random_gguf import N_VOCAB, write_generic, write_glm4moe, write_glm_dsa
 from random_gguf.generic import TRUNKS, write_trunk
 from random_gguf.side_files import split_heads
 from reference.trained_head import TrainedHead
 from test_families import PARAMS
 from test_side_files import text
 
-ROTATIONS = {"llama": (32, False), "glm4": (16, False), "hybrid": (32, False)}
+ROTATIONS = {
+    **dict.fromkeys(("llama", "deepseek2", "granitehybrid"), (32, False)),
+    "glm4": (16, False),
+    "kimi-linear": (0, False),
+}
 """Numbers that rotate, and whether the halves of a pair are far apart. Others: (32, True)."""
 K = 3
 
@@ -44,10 +48,9 @@ def apart(tmp_path: Path, architecture: str = "llama") -> tuple[Path, Path]:
     return trunk, head
 
 
-@pytest.mark.parametrize("architecture", [*TRUNKS, "hybrid"])
+@pytest.mark.parametrize("architecture", TRUNKS)
 def test_logits_equal_those_of_numpy(tmp_path: Path, architecture: str) -> None:
-    write = write_generic_hybrid if architecture == "hybrid" else write_generic(architecture)
-    path = write(tmp_path / "tiny.gguf")
+    path = write_generic(architecture)(tmp_path / "tiny.gguf")
     n_rot, is_neox = ROTATIONS.get(architecture, (32, True))
     head = TrainedHead(path, path, n_rot=n_rot, is_neox=is_neox)
     tokens = [int(token) for token in np.random.default_rng(5).integers(0, N_VOCAB, 20 + K)]
@@ -66,7 +69,7 @@ def test_logits_equal_those_of_numpy(tmp_path: Path, architecture: str) -> None:
 
 
 @needs_exact_texts
-@pytest.mark.parametrize("architecture", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("architecture", ["llama", "deepseek2", pytest.param("gemma3", marks=pytest.mark.slow)])
 def test_text_is_the_plain_one_and_drafts_are_made(tmp_path: Path, architecture: str) -> None:
     trunk, head = apart(tmp_path, architecture)
     with Model(trunk, draft="none", n_threads=1) as plain, Model(trunk, draft_model=head, n_threads=1) as model:
@@ -124,7 +127,7 @@ def test_a_model_that_cannot_have_such_a_head_says_why(tmp_path: Path) -> None:
     from pymtp.training import TrainParams, train_head
 
     split_heads(write_glm_dsa(tmp_path / "dsa.gguf"), tmp_path / "trunk.gguf", tmp_path / "heads.gguf")
-    with pytest.raises(UnsupportedModel, match="keeps no keys and values by position"):
+    with pytest.raises(UnsupportedModel, match="has an index of its compressed keys"):
         train_head(tmp_path / "trunk.gguf")
     with pytest.raises(UnsupportedModel, match="has MTP heads; name a model without them"):
         train_head(write_glm4moe(tmp_path / "glm.gguf"))
@@ -143,14 +146,10 @@ def prompts_for_tiny_models(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", [*TRUNKS, "hybrid"])
+@pytest.mark.parametrize("architecture", TRUNKS)
 def test_a_head_is_trained_and_drafts(tmp_path: Path, architecture: str) -> None:
     pytest.importorskip("torch")
-    trunk = tmp_path / "trunk.gguf"
-    if architecture == "hybrid":
-        write_granite_hybrid(trunk)
-    else:
-        write_trunk(trunk, architecture)
+    trunk = write_trunk(tmp_path / "trunk.gguf", architecture)
     prompts = prompts_for_tiny_models(tmp_path)
     command = ["heads", "train", str(trunk), "--minutes", "0.2", "--rows", "4000", "--data", str(prompts), "-t", "1"]
     done = CliRunner().invoke(app, command)

@@ -120,7 +120,8 @@ def shape_of(model: ModelFile, more: Iterable[TensorInfo] = ()) -> Shape:
 
 def _layer(model: ModelFile, number: int, names: Mapping[str, TensorInfo]) -> Layer:
     if model.is_trained and number >= model.n_layer:
-        return Layer(names["attn_k.weight"].shape[1], names["attn_v.weight"].shape[1])
+        values = names.get("attn_v.weight")
+        return Layer(names["attn_k.weight"].shape[1], values.shape[1] if values else 0)
     if any(name in names for name in _STATE_TENSORS):
         return Layer(state_bytes=_F32_BYTES * _state_elements(model, number, has_ngrams=_NGRAM_TENSOR in names))
     reads_earlier = number >= model.count("block_count") - model.count("attention.shared_kv_layers")

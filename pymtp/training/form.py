@@ -29,6 +29,8 @@ class Form:
     n_head_v: int
     n_ff: int
     eps: float
+    value_in_key: bool = False
+    """Whether values are the first part of compressed keys (MLA), which rotate in the rest."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the tensors that every head has, as NumPy names them."""
@@ -40,7 +42,7 @@ class Form:
             ),
             "attn_q": (n_q, n_embd),
             "attn_k": (self.n_kv * self.n_head_k, n_embd),
-            "attn_v": (self.n_kv * self.n_head_v, n_embd),
+            **({} if self.value_in_key else {"attn_v": (self.n_kv * self.n_head_v, n_embd)}),
             "attn_output": (n_embd, self.n_head * self.n_head_v),
             **dict.fromkeys(("ffn_gate", "ffn_up"), (self.n_ff, n_embd)),
             "ffn_down": (n_embd, self.n_ff),
@@ -49,11 +51,16 @@ class Form:
 
 def form_of(model: ModelFile) -> Form:
     """The form of a head for `model`. Raises UnsupportedModel for a trunk whose attention no such head can have."""
-    if model.number("attention.key_length_mla"):
-        raise UnsupportedModel(f"{model.path} keeps no keys and values by position, which a trained head needs")
+    is_latent = bool(model.number("attention.key_length_mla"))
+    if is_latent and any(map(model.count, ("attention.indexer.key_length", "attention.key_length_mla_swa"))):
+        raise UnsupportedModel(f"{model.path} has an index of its compressed keys, or windows, as no trained head has")
     like = _layer_like(model)
     n_embd, n_head = model.number("embedding_length"), model.count("attention.head_count", like)
     n_key = model.number("attention.key_length") or n_embd // n_head
+    n_value = model.number("attention.value_length") or n_key
+    if is_latent:
+        # the trunk's would be several times as wide as the model; GPUs take four at once
+        n_head, n_value = max(1, n_embd * 3 // 2 // n_key // 4) * 4, model.number("attention.kv_lora_rank")
     up = tensors_by_layer(model.tensors.values())[like].get("ffn_up.weight")
     has_gate = f"blk.{like}.ffn_gate.weight" in model.tensors
     n_ff = up.shape[1] // (1 if has_gate else 2) if up else n_embd * 8 // 3 // 32 * 32
@@ -63,9 +70,10 @@ def form_of(model: ModelFile) -> Form:
         n_head=n_head,
         n_kv=model.count("attention.head_count_kv", like, n_head),
         n_head_k=n_key,
-        n_head_v=model.number("attention.value_length") or n_key,
+        n_head_v=n_value,
         n_ff=n_ff,
         eps=eps if isinstance(eps, float) and eps > 0 else 1e-5,
+        value_in_key=is_latent,
     )
 
 
@@ -73,7 +81,9 @@ def _layer_like(model: ModelFile) -> int:
     """The last layer of the trunk that has attention, and no window if there is a choice."""
     is_windowed = model.by_layer("attention.sliding_window_pattern")
     layers = tensors_by_layer(model.tensors.values())
-    attend = [i for i in range(model.n_layer) if {"attn_q.weight", "attn_qkv.weight"} & layers.get(i, {}).keys()]
+    is_latent = model.number("attention.key_length_mla")
+    named = {"attn_kv_a_mqa.weight"} if is_latent else {"attn_q.weight", "attn_qkv.weight"}
+    attend = [i for i in range(model.n_layer) if named & layers.get(i, {}).keys()]
     attend = [i for i in attend if model.count("attention.head_count_kv", i, 1)]
     if not attend:
         raise UnsupportedModel(f"{model.path} has no layer with attention, which a trained head needs")
@@ -98,6 +108,8 @@ def first_tensors(model: ModelFile, form: Form, seed: int) -> dict[str, Array]:
     if (joined := of_layer.pop("attn_qkv", None)) is not None:
         ends = np.cumsum([form.shapes()[f"attn_{x}"][0] for x in "qk"])
         of_layer.update(zip(("attn_q", "attn_k", "attn_v"), np.split(joined, ends), strict=True))
+    if form.value_in_key:
+        of_layer["attn_k"] = of_layer["attn_kv_a_mqa"]
     if (up := of_layer.get("ffn_up")) is not None and "ffn_gate" not in of_layer:
         of_layer["ffn_gate"], of_layer["ffn_up"] = np.split(up, 2)
     half = np.eye(form.n_embd, dtype=np.float32)

@@ -20,6 +20,8 @@ class Rotation(NamedTuple):
     base: float
     factors: Tensor | None = None
     scale: float = 1.0
+    is_last: bool = False
+    """Whether they are the last ones, not the first."""
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
         """x: (..., n_tokens, n_head_k); positions: (n_tokens,)."""
@@ -31,10 +33,12 @@ class Rotation(NamedTuple):
             frequencies = frequencies / self.factors[: self.n_rot // 2].to(x.device)
         angles = positions[:, None] * frequencies
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        turning, rest = x[..., : self.n_rot], x[..., self.n_rot :]
+        n_rest = x.shape[-1] - self.n_rot
+        before, turning, after = x.split([n_rest, self.n_rot, 0] if self.is_last else [0, self.n_rot, n_rest], -1)
         a, b = turning.chunk(2, -1) if self.is_neox else (turning[..., ::2], turning[..., 1::2])
         turned = (a * cos - b * sin, a * sin + b * cos)
-        return torch.cat([torch.cat(turned, -1) if self.is_neox else torch.stack(turned, -1).flatten(-2), rest], -1)
+        joined = torch.cat(turned, -1) if self.is_neox else torch.stack(turned, -1).flatten(-2)
+        return torch.cat([before, joined, after], -1)
 
 
 class Head(nn.Module):
@@ -71,7 +75,7 @@ class Head(nn.Module):
         form, n = self.form, x.shape[1]
         positions = torch.arange(n, device=x.device) + step
         keys = self.rotation(self._heads(x, "k", form.n_kv), positions)
-        cache.append((keys, self._heads(x, "v", form.n_kv)))
+        cache.append((keys, keys[..., : form.n_head_v] if form.value_in_key else self._heads(x, "v", form.n_kv)))
         # (texts, n_kv, heads of a key, n, n_head_k)
         queries = self.rotation(self._heads(x, "q", form.n_head), positions).unflatten(1, (form.n_kv, -1))
         later = torch.full((n, n), -torch.inf, device=x.device).triu(1)

@@ -88,7 +88,7 @@ def _rotations(file: ModelFile, form: Form) -> list[Rotation]:
     frequencies = [torch.tensor(values) for values in named if values is not None]
     scales = {1.0, *(1 / factor for factor in factors if factor)}
     return [
-        Rotation(n, is_neox, base or 10000.0, each, scale)
+        Rotation(n, is_neox, base or 10000.0, each, scale, form.value_in_key)
         for n in (n_rot, n_rot // 2, 0)
         for is_neox in (True, False)
         for each in (None, *frequencies)

@@ -11,7 +11,7 @@ from .dots import write_dots3note
 from .ernie import write_ernie4_5, write_ernie4_5_moe
 from .exaone import write_exaone4, write_exaone4_small, write_exaone_moe, write_exaone_moe_full
 from .gemma import write_gemma4, write_gemma4_assistant, write_gemma4_choosing_assistant, write_gemma4_shared
-from .generic import write_generic, write_generic_hybrid
+from .generic import write_generic
 from .glm import (
     write_glm4,
     write_glm4_flash,
@@ -50,7 +50,6 @@ __all__ = [
     "write_gemma4_choosing_assistant",
     "write_gemma4_shared",
     "write_generic",
-    "write_generic_hybrid",
     "write_glm4",
     "write_glm4_flash",
     "write_glm4moe",

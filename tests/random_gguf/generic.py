@@ -12,7 +12,7 @@ from pymtp.gguf.model_file import TRAINED_FOR, ModelFile
 
 from . import blocks
 from .gemma import GELU_SCALE
-from .hybrids import HEAD, attention, write_granite_hybrid
+from .hybrids import HEAD, attention, write_granite_hybrid, write_kimi_linear
 from .side_files import Tensor, copied
 from .writer import N_EMBD, N_FF, N_HEAD, N_KV, Value, Writer
 
@@ -24,14 +24,18 @@ _METADATA: dict[str, dict[str, Value]] = {
         "attention.sliding_window_pattern": [True, False, True],
         "rope.freq_base_swa": 1000.0,
     },
+    "deepseek2": {**_KV, **blocks.MLA, "expert_shared_count": 1, "leading_dense_block_count": 3},
     "mellum": {**_KV, "attention.sliding_window": 16, "attention.sliding_window_pattern": [True, False, True]},
     "phi3": {"rope.scaling.original_context_length": 4096},
 }
-TRUNKS = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "mellum", "phi3", "glm4")
+_HYBRIDS = {"granitehybrid": write_granite_hybrid, "kimi-linear": write_kimi_linear}
+TRUNKS = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "mellum", "phi3", "glm4", "deepseek2", *_HYBRIDS)
 
 
 def write_trunk(path: Path, architecture: str, n_layer: int = 3) -> Path:
-    """A trunk of one of TRUNKS."""
+    """A trunk of one of TRUNKS. `n_layer`: of those without recurrent layers."""
+    if architecture in _HYBRIDS:
+        return _HYBRIDS[architecture](path)
     shape: dict[str, Value] = {f"attention.{x}_length": HEAD for x in ("key", "value")}
     shape["rope.dimension_count"] = HEAD // 2 if architecture == "glm4" else HEAD
     w = Writer(path, architecture, n_layer, 0, {**shape, **_METADATA.get(architecture, {})})
@@ -50,22 +54,26 @@ def write_generic(architecture: str) -> Callable[[Path], Path]:
     return write
 
 
-def write_generic_hybrid(path: Path) -> Path:
-    """Layers of Mamba-2, and of attention."""
-    return add_head(write_granite_hybrid(path.with_suffix(".trunk")), path)
-
-
 def add_head(trunk: Path, path: Path) -> Path:
     """Write `trunk` and a random head, with the attention of its last layer, to one file."""
     reader, rng = gguf.GGUFReader(trunk), np.random.default_rng(3)
     architecture = reader.fields["general.architecture"].contents()
     n_layer = reader.fields[f"{architecture}.block_count"].contents()
     n_head_k = reader.fields[f"{architecture}.attention.key_length"].contents()
-    shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         "attn_q": (N_HEAD * n_head_k, N_EMBD),
         "attn_k": (N_KV * n_head_k, N_EMBD),
         "attn_v": (N_KV * n_head_k, N_EMBD),
         "attn_output": (N_EMBD, N_HEAD * n_head_k),
+    }
+    if f"{architecture}.attention.key_length_mla" in reader.fields:  # more queries than the trunk has, and one key
+        n_head = 2 * N_HEAD
+        shapes = {
+            "attn_q": (n_head * n_head_k, N_EMBD),
+            "attn_k": (n_head_k, N_EMBD),
+            "attn_output": (N_EMBD, n_head * blocks.KV_LORA),
+        }
+    shapes |= {
         "nextn.eh_proj": (N_EMBD, 2 * N_EMBD),
         **dict.fromkeys(("ffn_gate", "ffn_up"), (N_FF, N_EMBD)),
         "ffn_down": (N_EMBD, N_FF),
@@ -95,6 +103,8 @@ def _layer(w: Writer, architecture: str, p: str) -> None:
     if architecture == "phi3":
         w.matrix(p + "attn_qkv.weight", N_EMBD, n_q + 2 * n_kv)
         w.matrix(p + "attn_output.weight", n_q, N_EMBD)
+    elif architecture == "deepseek2":
+        blocks.latent_attention(w, p)
     else:
         attention(w, p)
     if architecture in ("qwen3", "qwen3moe", "gemma3", "mellum"):

@@ -25,7 +25,6 @@ class TrainedHead:
         self._output = shared.get("output.weight", self._embedding)
         self._n_rot, self._is_neox, self._base = n_rot, is_neox, base
         architecture = reader.fields["general.architecture"].contents()
-        self._n_head = reader.fields[f"{architecture}.attention.head_count"].contents()
         self._size = reader.fields[f"{architecture}.attention.key_length"].contents()
         self._keys: list[Array] = []
         self._values: list[Array] = []
@@ -37,10 +36,12 @@ class TrainedHead:
             [self._norm(self._embedding[token], "nextn.enorm"), self._norm(hidden, "nextn.hnorm")]
         )
         normed = self._norm(x, "attn_norm")
-        q, k, v = (self._projected(normed, which, n) for which in "qkv")
+        q, k = (self._projected(normed, which, n) for which in "qk")
+        n_value = of["attn_output.weight"].shape[1] // len(q)
+        v = self._projected(normed, "v", n) if "attn_v.weight" in of else k[:, :n_value]
         self._keys.append(k)
         self._values.append(v)
-        n_group = self._n_head // len(k)
+        n_group = len(q) // len(k)
         keys, values = (np.repeat(np.stack(each), n_group, 1) for each in (self._keys, self._values))
         scores = np.einsum("hd,phd->hp", q, keys) * self._size**-0.5
         weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -60,10 +61,11 @@ class TrainedHead:
         if f"attn_{which}_norm.weight" in self._of:
             made = self._norm(made, f"attn_{which}_norm")
         angles = position * self._base ** (-np.arange(0, self._n_rot, 2) / self._n_rot)
-        turning = made[:, : self._n_rot]
+        first = 0 if "attn_v.weight" in self._of else self._size - self._n_rot
+        turning = made[:, first : first + self._n_rot]
         a, b = np.split(turning, 2, -1) if self._is_neox else (turning[:, ::2], turning[:, 1::2])
         turned = a * np.cos(angles) - b * np.sin(angles), a * np.sin(angles) + b * np.cos(angles)
-        made[:, : self._n_rot] = (
+        made[:, first : first + self._n_rot] = (
             np.concatenate(turned, -1) if self._is_neox else np.stack(turned, -1).reshape(a.shape[0], -1)
         )
         return made

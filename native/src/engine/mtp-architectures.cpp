@@ -75,8 +75,11 @@ static const char * mtp_obstacle_assistant(const llama_model & model, const llam
 // of a head of pymtp's own form
 static const char * mtp_obstacle_generic(const llama_hparams & hparams) {
     const uint32_t il = hparams.n_layer();
-    if (hparams.is_mla() || hparams.n_head_kv(il) == 0 || !hparams.has_kv(il)) {
+    if (hparams.n_head_kv(il) == 0 || !hparams.has_kv(il)) {
         return "the trunk's cache keeps no K/V by position that a head could add its own to";
+    }
+    if (hparams.is_mla() && (hparams.indexer_head_size > 0 || hparams.swa_type != LLAMA_SWA_TYPE_NONE)) {
+        return "the trunk has an index of its compressed keys, or windows";
     }
     return hparams.use_alibi ? "the trunk knows positions by ALiBi" : nullptr;
 }

@@ -1,9 +1,12 @@
 #include "head-graph.h"
 #include "llama-model-loader.h"
 
+#include <string>
+
 // A head of pymtp's own form, which drafts for any trunk whose cache keeps K/V by position: the block of head-block.cpp,
-// with the attention of the trunk's last layer that sees all positions. Its file says so, since the architecture's own
-// code knows nothing of it: while that runs, the layer is hidden.
+// with the attention of the trunk's last layer that sees all positions. Where the cache has compressed keys (MLA), so has
+// the head, for as many queries as its file has. Its file says what it is, since the architecture's own code knows nothing
+// of it: while that runs, the layer is hidden.
 static constexpr const char * KV_GENERIC = "pymtp.head.trunk";
 
 void head_generic_find(const llama_model_loader & ml, llama_hparams & hparams) {
@@ -14,7 +17,7 @@ void head_generic_find(const llama_model_loader & ml, llama_hparams & hparams) {
     }
 }
 
-void head_generic_load_hparams(llama_hparams & hparams) {
+void head_generic_load_hparams(const llama_model_loader & ml, llama_hparams & hparams) {
     if (!hparams.mtp_generic) {
         return;
     }
@@ -30,6 +33,12 @@ void head_generic_load_hparams(llama_hparams & hparams) {
     hparams.n_head_kv_arr[il] = hparams.n_head_kv_arr[like];
     hparams.is_swa_impl[il]   = false;
     hparams.is_recr_impl[il]  = false;
+
+    const std::string name = "blk." + std::to_string(il) + ".attn_q.weight";
+    const auto *      q    = ml.get_tensor_meta(name.c_str());
+    if (q && hparams.is_mla() && hparams.n_embd_head_k(il) > 0) {
+        hparams.n_head_arr[il] = uint32_t(q->ne[1] / hparams.n_embd_head_k(il)); // the trunk's have fewer numbers each
+    }
     if (!(hparams.f_norm_rms_eps > 0.0f)) {
         hparams.f_norm_rms_eps = 1e-5f; // the trunk has norms of another kind
     }

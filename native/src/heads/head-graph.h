@@ -14,7 +14,7 @@ struct llama_model_loader;
 // A head of pymtp's own form, see head-generic.cpp: finds it in a file, and hides its layer from the architecture's own code
 // until its hyperparameters are loaded.
 void head_generic_find(const llama_model_loader & ml, llama_hparams & hparams);
-void head_generic_load_hparams(llama_hparams & hparams);
+void head_generic_load_hparams(const llama_model_loader & ml, llama_hparams & hparams);
 
 // Whether llama.cpp's own code skips the heads of an architecture, or does not see them: they are loaded and run here.
 bool head_is_added(const llama_hparams & hparams, llm_arch arch);

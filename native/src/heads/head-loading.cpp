@@ -40,7 +40,7 @@ void head_load_hparams(llama_model_loader & ml, llm_arch arch, llama_hparams & h
                hparams.swa_type != LLAMA_SWA_TYPE_NONE) {
         load_windows(ml, hparams);
     }
-    head_generic_load_hparams(hparams);
+    head_generic_load_hparams(ml, hparams);
 }
 
 // Flags for the tensors of a model's heads: none, or to skip them, if the caller does not want them or the file has none.
@@ -59,7 +59,8 @@ static void load_block(llama_model_loader & ml, llama_model_base & model, int il
     const int64_t n_embd   = hparams.n_embd;
     const int64_t n_ff     = up ? up->ne[1] : 0;
     const int64_t n_head_k = hparams.n_embd_head_k(il);
-    const int64_t n_out    = hparams.n_embd_head_v(il) * hparams.n_head(il);
+    const int64_t n_head_v = hparams.is_mla() ? hparams.n_lora_kv : hparams.n_embd_head_v(il);
+    const int64_t n_q      = n_head_k * hparams.n_head(il);
 
     const auto create = [&](llm_tensor tensor, const std::initializer_list<int64_t> & ne, int flags) {
         return model.create_tensor(model.tn(tensor, "weight", il), ne, flags);
@@ -73,11 +74,15 @@ static void load_block(llama_model_loader & ml, llama_model_base & model, int il
         create(LLM_TENSOR_NEXTN_SHARED_HEAD_HEAD, { n_embd, (int64_t) model.vocab.n_tokens() }, maybe);
 
     layer.attn_norm = create(LLM_TENSOR_ATTN_NORM, { n_embd }, flags);
-    model.create_tensor_qkv(layer, il, n_embd, n_head_k * hparams.n_head(il), hparams.n_embd_k_gqa(il),
-                            hparams.n_embd_v_gqa(il), flags);
+    if (hparams.is_mla()) { // keys hold the values
+        layer.wq = create(LLM_TENSOR_ATTN_Q, { n_embd, n_q }, flags);
+        layer.wk = create(LLM_TENSOR_ATTN_K, { n_embd, hparams.n_embd_k_gqa(il) }, flags);
+    } else {
+        model.create_tensor_qkv(layer, il, n_embd, n_q, hparams.n_embd_k_gqa(il), hparams.n_embd_v_gqa(il), flags);
+    }
     layer.attn_q_norm = create(LLM_TENSOR_ATTN_Q_NORM, { n_head_k }, maybe);
     layer.attn_k_norm = create(LLM_TENSOR_ATTN_K_NORM, { n_head_k }, maybe);
-    layer.wo          = create(LLM_TENSOR_ATTN_OUT, { n_out, n_embd }, flags);
+    layer.wo          = create(LLM_TENSOR_ATTN_OUT, { n_head_v * hparams.n_head(il), n_embd }, flags);
     layer.ffn_norm    = create(LLM_TENSOR_FFN_NORM, { n_embd }, flags);
     layer.ffn_gate    = create(LLM_TENSOR_FFN_GATE, { n_embd, n_ff }, flags);
     layer.ffn_up      = create(LLM_TENSOR_FFN_UP, { n_embd, n_ff }, flags);
