@@ -80,6 +80,26 @@ void mtp_graph_replace_embedding(ggml_cgraph * gf, size_t n_before, const llama_
     mtp_graph_restart(gf, nodes);
 }
 
+void mtp_graph_share_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * tokens) {
+    auto       nodes = mtp_graph_nodes(gf);
+    const auto trunk = std::make_pair(nodes.begin(), nodes.begin() + n_before);
+    for (auto it = trunk.second; it != nodes.end(); ++it) {
+        auto * node = *it;
+        if (node->op != GGML_OP_GET_ROWS || !mtp_graph_is_embedding(model, node->src[0])) {
+            continue;
+        }
+        const auto twin = std::find_if(trunk.first, trunk.second, [&](const ggml_tensor * other) {
+            return other->op == GGML_OP_GET_ROWS && other->src[0] == node->src[0] && other->src[1] == tokens;
+        });
+        if (twin != trunk.second) {
+            mtp_graph_change_node(node, GGML_OP_CONT, *twin, nullptr);
+        } else {
+            std::rotate(nodes.begin(), it, it + 1);
+        }
+    }
+    mtp_graph_restart(gf, nodes);
+}
+
 void mtp_graph_cut_down(ggml_cgraph * gf, const std::vector<ggml_tensor *> & nodes_before, ggml_tensor * hidden) {
     std::vector<ggml_tensor *> stores;
     for (int i = nodes_before.size(); i < ggml_graph_n_nodes(gf); ++i) {

@@ -23,6 +23,11 @@ void mtp_graph_adapt_embedding(ggml_context * ctx0, ggml_cgraph * gf, size_t n_b
 // a copy of embd, the embeddings that the trunk takes.
 void mtp_graph_replace_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * embd);
 
+// Of the nodes after the first n_before, those that look up embeddings of the trunk's tokens: one that looks up what the
+// trunk has becomes a copy of it, others come first. Where embeddings are in host memory, devices would wait for them in
+// the middle of a pass, and those that hold other layers could not go on to the next one.
+void mtp_graph_share_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * tokens);
+
 // Keeps, of the nodes after nodes_before, those that store K/V, hidden unless it is nullptr, and what these need.
 // Inputs of the rest are left without a buffer, and are not set then.
 void mtp_graph_cut_down(ggml_cgraph * gf, const std::vector<ggml_tensor *> & nodes_before, ggml_tensor * hidden);

@@ -352,7 +352,9 @@ static void mtp_graph_add_heads(const llm_graph_params & params) {
     mtp_graph_builder builder(params);
     builder.store(0, hidden, rows);
     if (!mtp->plan().stages.empty()) {
+        const size_t n_before = ggml_graph_n_nodes(res->get_gf());
         builder.add_stage(0, res->t_inp_tokens);
+        mtp_graph_share_embedding(res->get_gf(), n_before, mtp->heads.model(), res->t_inp_tokens);
     }
 
     // llama.cpp continues with the trunk's, and has no use for the hidden states
