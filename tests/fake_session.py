@@ -84,6 +84,9 @@ class FakeSession:
         """Raised by the next pass of the trunk."""
         self._logits = self._draft_logits = np.empty((0, N_VOCAB), np.float32)
 
+    def pass_shape(self, steps: int, rows: int, n_sequences: int) -> tuple[int, int, int]:
+        return steps, rows, n_sequences
+
     def decode(self, chunks: Sequence[Chunk], meanwhile: Callable[[], object] = lambda: None) -> None:
         if not self.is_async:
             meanwhile()

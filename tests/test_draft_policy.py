@@ -305,3 +305,20 @@ def test_prompts_are_left_to_the_trunk_once_the_heads_have_not_paid_for_a_while(
     policy = new()
     play(policy, flat, 500, right=0.8)
     assert not policy.heads_rest
+
+
+def padded(steps: int, rows: int, n: int) -> tuple[int, int, int]:
+    """As devices compute them: fours of rows, sequences by powers of two."""
+    return steps, -(-rows // 4) * 4, 1 << (n - 1).bit_length()
+
+
+def test_passes_that_are_computed_alike_cost_the_same_and_are_planned_alike() -> None:
+    policy = DraftPolicy(16, has_heads=True, shape=padded)
+    plans, _ = play(policy, lambda *key: flat(*padded(*key)), 300, n=8)
+    rates = [policy.rates.begin() for _ in range(7)]
+    assert policy.choose([Candidate(each, 16) for each in rates], 7).steps == plans[-1].steps > 0
+    costs = PassCosts(padded)
+    for steps in (0, 0, 0, 2, 2, 2):
+        costs.observe(steps, 16, 4, 10.0 + steps)
+    costs.refresh()
+    assert costs.table(2, 3, 13)[10:] == costs.table(2, 4, 12)[9:] == [12.0] * 4

@@ -202,6 +202,10 @@ struct pymtp_session_info {
 
 int32_t pymtp_session_describe(const struct pymtp_session * session, struct pymtp_session_info * info);
 
+// How many rows of a round, or of a step of a draft, are computed for n_rows: devices keep graphs of few numbers of rows.
+// Returns -1 for an error.
+int32_t pymtp_session_n_computed(const struct pymtp_session * session, int32_t n_rows, int32_t of_step);
+
 // The positions of sequences after the last that all of the first n_heads heads have seen. seq, end: [n]
 int32_t pymtp_session_seen_end(const struct pymtp_session * session, int32_t n_heads, int32_t n, const int32_t * seq,
                                int32_t * end);

@@ -33,7 +33,12 @@ class AdaptiveDrafter:
     traits: ClassVar = DrafterTraits("mtp or lookup", uses_mtp_heads=True, allows_drawn=True, auto_draft_max=None)
 
     def __init__(self, session: Session, heads: MtpDrafter | None, lookup: LookupDrafter | None) -> None:
-        self.policy = DraftPolicy(session.n_draft_max, has_heads=heads is not None, in_step=session.needs_equal_rows)
+        self.policy = DraftPolicy(
+            session.n_draft_max,
+            has_heads=heads is not None,
+            in_step=session.needs_equal_rows,
+            shape=session.pass_shape,
+        )
         drafter = heads or lookup
         assert drafter is not None
         self._drafter, self._lookup = drafter, lookup

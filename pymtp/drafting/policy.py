@@ -7,7 +7,7 @@ in milliseconds. Must not know tokens or texts; of lookup it knows how long matc
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, chain, groupby
 from operator import itemgetter, mul
 from statistics import median, mode
@@ -39,6 +39,13 @@ measured: little, so that drafting is tried. And what a pass of a kind that was 
 
 Kind = tuple[int, int, int]
 """Steps of the heads before a pass (0: none), its rows, and its sequences."""
+Shape = Callable[[int, int, int], Kind]
+"""The kind of a pass by these three: those that are computed alike, with rows that nobody reads, are one kind."""
+
+
+def exact(steps: int, rows: int, n_sequences: int) -> Kind:
+    """Each is a kind of its own."""
+    return steps, rows, n_sequences
 
 
 class Rates:
@@ -73,7 +80,8 @@ class PassCosts:
     A machine that others use changes its pace. So a pass is compared with those of the most frequent kind around it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape = exact) -> None:
+        self._shape = shape
         self.pace = 1.0
         """What a pass takes now, as a multiple of its cost."""
         self._recent: dict[Kind, deque[float]] = {}
@@ -86,10 +94,10 @@ class PassCosts:
 
     def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
         """Add a pass. The first of its kind in a row does not count: what it needs is not in the caches yet."""
-        before, self._before = self._before, (steps, n_sequences)
+        kind = self._shape(steps, rows, n_sequences)
+        before, self._before = self._before, kind[::2]
         if before != self._before:
             return
-        kind = steps, rows, n_sequences
         self._latest.append((kind, ms))
         if kind == self._frequent:  # its cost stays: what has changed is the pace
             self.pace = median([ms for each, ms in self._latest if each == kind]) / self._known[kind]
@@ -124,13 +132,13 @@ class PassCosts:
 
     def _estimate(self, steps: int, n: int, n_max: int) -> list[float]:
         """A linear fit to all medians, moved to the measured pass that is most similar: sequences, steps, then rows."""
+        kinds = [self._shape(steps, n + k, n) for k in range(n_max + 1)]
         least, known = min(self._known.values()), sorted(self._known.items())
-        similar, _ = min(known, key=lambda each: (abs(each[0][2] - n), abs(each[0][0] - steps)))
+        similar, _ = min(known, key=lambda each: (abs(each[0][2] - kinds[0][2]), abs(each[0][0] - steps)))
         off = {kind[1]: ms - self._at(kind) for kind, ms in known if kind[::2] == similar[::2]}
-        first, row = self._at((steps, n, n)), self._fit[1]
-        line = [first + row * k + off[min(off, key=lambda rows: abs(rows - n - k))] for k in range(n_max + 1)]
+        line = [self._at(kind) + off[min(off, key=lambda rows: abs(rows - kind[1]))] for kind in kinds]
         # of others a graph has to be built
-        line = [ms if (steps, n + k, n) in self._known else ms * (1 + NEW_SHARE) for k, ms in enumerate(line)]
+        line = [ms if kind in self._known else ms * (1 + NEW_SHARE) for kind, ms in zip(kinds, line, strict=True)]
         return list(accumulate((max(ms, least) for ms in reversed(line)), min))[::-1]
 
     def _at(self, kind: Kind) -> float:
@@ -206,13 +214,14 @@ class _Choice:
 class DraftPolicy:
     """Chooses plans, and learns from their outcomes. One for all sequences of a model."""
 
-    def __init__(self, n_draft_max: int, *, has_heads: bool, in_step: bool = False) -> None:
-        self.costs = PassCosts()
+    def __init__(self, n_draft_max: int, *, has_heads: bool, in_step: bool = False, shape: Shape = exact) -> None:
+        self.costs = PassCosts(shape)
+        self._shape = shape
         self._in_step = in_step  # whether a pass costs as if all sequences had as many drafts as the one with the most
         self.rates = Rates([HEAD_RATE] * AUTO_DRAFT_MAX + [rate for _, rate in MATCH_RATES], SHARED_MEMORY)
         """Rates of all sequences together."""
         self._lengths = [0, *(n for n in LENGTHS if n <= n_draft_max and has_heads)]
-        self._choices: defaultdict[int, _Choice] = defaultdict(_Choice)  # by sequences
+        self._choices: defaultdict[int, _Choice] = defaultdict(_Choice)  # by sequences, as they are computed
         self._latest = _Choice()
         self._n_rounds = 0
 
@@ -226,7 +235,7 @@ class DraftPolicy:
 
         As `choose` would have it, in a tenth of its time: where drafting does not pay, that is what is lost.
         """
-        choice = self._choices.get(n)
+        choice = self._choices.get(self._shape(0, n, n)[2])
         if choice is None or choice.steps or choice.n_until < 1:
             return False
         self._n_rounds += 1
@@ -238,7 +247,7 @@ class DraftPolicy:
     def choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
-        choice = self._latest = self._choices[n]
+        choice = self._latest = self._choices[self._shape(0, n, n)[2]]
         if not self.costs.are_known:
             return DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n), n_sequences=n)
         choice.n_until -= 1

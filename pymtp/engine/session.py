@@ -203,6 +203,11 @@ class Session(DraftLimits, Snapshots):
         drafts, likely = ffi.unpack(tokens, size), ffi.unpack(likelihood, size) if probs else []
         return [drafts[row] for row in rows], [likely[row] for row in rows]
 
+    def pass_shape(self, steps: int, rows: int, n_sequences: int) -> tuple[int, int, int]:
+        """What is computed for a round of so many steps of the heads, rows and sequences: devices pad them."""
+        computed, session = lib.pymtp_session_n_computed, self._handle.native
+        return steps, computed(session, rows, 0), computed(session, n_sequences, 1)
+
     def hidden_states(self, position: int, n: int, *, sequence: int = 0) -> Logits:
         """The trunk's hidden states that heads read, of `n` positions of the last pass: (n, n_embd) float32.
 

@@ -281,6 +281,13 @@ int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t n_heads, i
     });
 }
 
+int32_t pymtp_session_n_computed(const pymtp_session * session, int32_t n_rows, int32_t of_step) {
+    return pymtp_guard_or(-1, session, [&](pymtp_session & self) {
+        pymtp_refuse_if(n_rows < 1, "%d rows of a pass: at least 1 is computed", n_rows);
+        return (int32_t) self.padder->n_computed(n_rows, of_step != 0);
+    });
+}
+
 int32_t pymtp_session_output_type(const pymtp_session * session, int32_t head, int32_t * type, int64_t * row_bytes) {
     return pymtp_guard(session, [&](pymtp_session & self) {
         pymtp_refuse_if(head < 0 || head >= self.n_heads, "head %d is not one of %d", head, self.n_heads);

@@ -20,6 +20,14 @@ uint32_t mtp_padded_total(uint32_t n) {
     return n <= MTP_SINGLE_ROWS_MAX ? std::min(padded, MTP_SINGLE_ROWS_MAX) : padded;
 }
 
+uint32_t mtp_padded_step(uint32_t n) {
+    uint32_t padded = 1;
+    while (padded < n) {
+        padded *= 2;
+    }
+    return padded <= MTP_SINGLE_ROWS_MAX || n > MTP_SINGLE_ROWS_MAX ? padded : n;
+}
+
 namespace {
 
 // what a pass has of one sequence
@@ -184,6 +192,13 @@ int32_t mtp_padder::decode(const std::vector<mtp_row> & rows, const uint8_t * fl
     // other sequences may still have rows that were added
     drop();
     return mtp.decode(rows, flags, {});
+}
+
+uint32_t mtp_padder::n_computed(uint32_t n, bool of_step) const {
+    if (how != MTP_PADDING_TOTAL || n > limits.n_most) {
+        return n;
+    }
+    return of_step ? mtp_padded_step(n) : std::min<uint32_t>(mtp_padded_total(n), limits.n_most);
 }
 
 llama_pos mtp_padder::end(llama_seq_id seq) const {

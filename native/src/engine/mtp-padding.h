@@ -22,6 +22,9 @@ enum mtp_padding {
 // (MTP_SINGLE_ROWS_MAX) stays so.
 uint32_t mtp_padded_total(uint32_t n);
 
+// That of the rows of a step of a draft: 1, 2, 4, 8, 16, ...
+uint32_t mtp_padded_step(uint32_t n);
+
 struct mtp_padding_limits {
     size_t n_seq_rows; // rows of a sequence that verifies drafts; one that has more is in its prompt
     size_t n_most;     // rows of a pass, and rows with logits in all of them
@@ -50,6 +53,9 @@ class mtp_padder {
 
     // the position after the last of a sequence, without added rows
     llama_pos end(llama_seq_id seq) const;
+
+    // the rows of a round, or of a step of a draft, that are computed for n
+    uint32_t n_computed(uint32_t n, bool of_step) const;
 
     bool has(llama_seq_id seq) const { return n_added[seq] > 0; }
 

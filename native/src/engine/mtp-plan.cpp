@@ -3,6 +3,7 @@
 #include "llama-model.h"
 #include "mtp-graph-edit.h"
 #include "mtp-memory.h"
+#include "mtp-padding.h"
 
 #include <algorithm>
 #include <cmath>
@@ -198,15 +199,11 @@ llama_ubatch mtp_planner::make_ubatch(const std::vector<mtp_row> & rows) const {
     return ubatch;
 }
 
-// The last row again, until there are 1, 2, 4, 8, 16, ...: it computes and stores the same.
+// The last row again, until there are few numbers of rows: it computes and stores the same.
 std::vector<mtp_row> mtp_planner::pad(const std::vector<mtp_row> & rows) const {
-    size_t n = 1;
-    while (n < rows.size()) {
-        n *= 2;
-    }
     auto res = rows;
-    if (pads && heads.n_stream() == 1 && (n <= MTP_SINGLE_ROWS_MAX || rows.size() > MTP_SINGLE_ROWS_MAX)) {
-        res.resize(n, rows.back());
+    if (pads && heads.n_stream() == 1) {
+        res.resize(mtp_padded_step(rows.size()), rows.back());
     }
     return res;
 }
