@@ -58,6 +58,10 @@ def test_graphs_are_bounded_by_memory(session: Session) -> None:
     assert verify(session, [1] * N_SEQ) == 1
 
 
+def test_a_graph_serves_its_rows_whatever_sequences_they_are_of(session: Session) -> None:
+    assert [verify(session, lengths) for lengths in ([4], [1, 1, 1, 1], [2, 2], [3, 1])] == [1, 0, 0, 0]
+
+
 def test_a_graph_of_many_cells_lasts_for_many_rows(tmp_path: Path) -> None:
     with Model(write_glm4moe(tmp_path / "tiny.gguf"), n_ctx=6144, n_threads=1, draft_max=1) as model:
         for position in range(0, 4100, 1025):

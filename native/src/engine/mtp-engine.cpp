@@ -127,25 +127,12 @@ void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const 
         // sequences side by side come in another order
         n_unread = ubatch.equal_seqs() ? 0 : std::count(n_fed.begin(), n_fed.end(), -1);
     }
-    auto & graph = find_graph(ubatch, gtype, mctx);
-    graphs.select(graph);
-    set_sequences(graph, ubatch);
+    graphs.select(find_graph(ubatch, gtype, mctx));
     in_pass = true;
-}
-
-void mtp_engine::set_sequences(mtp_kept_graph & graph, const llama_ubatch & ubatch) {
-    if (graph.params && graph.params->ubatch.n_seqs_unq != ubatch.n_seqs_unq && ctx.gf_res_prev_active) {
-        graph.params->ubatch.n_seqs_unq = ubatch.n_seqs_unq;
-        ctx.gf_res_prev_active->set_params(*graph.params);
-    }
 }
 
 void mtp_engine::begin_build(const llm_graph_params & params) {
     graphs.current().reduced = {};
-    graphs.current().params.reset();
-    if (in_pass && params.gtype != LLM_GRAPH_TYPE_DECODER_MTP && !params.ubatch.equal_seqs() && !graphs.is_home()) {
-        graphs.current().params = std::make_unique<llm_graph_params>(params);
-    }
     if (in_pass) {
         ++(params.gtype == LLM_GRAPH_TYPE_DECODER_MTP ? counters.n_head_builds : counters.n_trunk_builds);
     } else {

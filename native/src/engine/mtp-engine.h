@@ -171,9 +171,6 @@ struct mtp_engine {
     // runs the plan of a draft in one graph. nullptr if it failed
     llm_graph_result * run_draft(mtp_plan_ptr plan);
 
-    // a graph of one stream serves any number of sequences
-    void set_sequences(mtp_kept_graph & graph, const llama_ubatch & ubatch);
-
     void fetch_picked(const llm_graph_result & res, size_t n, int32_t n_asked, int32_t * drafts, float * probs);
 
     void update_own_memory();

@@ -24,9 +24,7 @@ struct mtp_kept_graph {
     std::array<llm_graph_result_ptr, 2> results;
     llm_graph_result *                  active = nullptr;
 
-    std::unique_ptr<llm_graph_params> params; // of the graph as it was built, for trunk passes of one stream
-
-    mtp_candidates reduced;                   // what its graph leaves of its logits
+    mtp_candidates reduced; // what its graph leaves of its logits
     mtp_inputs     inputs;
 };
 

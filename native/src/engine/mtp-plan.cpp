@@ -21,8 +21,9 @@ std::vector<int64_t> mtp_plan::key(bool has_streams) const {
     std::vector<int64_t> key = { picks, picks_probs };
     for (const auto & stage : stages) {
         const auto & rows = stage.ubatch;
-        key.insert(key.end(), { rows.n_tokens, rows.n_seqs_unq, (int64_t) stage.sees_all.size() });
+        key.insert(key.end(), { rows.n_tokens, (int64_t) stage.sees_all.size() });
         if (has_streams) {
+            key.push_back(rows.n_seqs_unq);
             key.insert(key.end(), rows.seq_id_unq, rows.seq_id_unq + rows.n_seqs_unq);
         }
         for (const auto & run : stage.runs) {
@@ -191,14 +192,6 @@ std::vector<std::vector<mtp_row>> mtp_planner::split(const std::vector<mtp_row> 
     return parts;
 }
 
-llama_ubatch mtp_planner::make_ubatch(const std::vector<mtp_row> & rows) const {
-    auto ubatch = mtp_ubatch_make(rows, ctx.get_model().hparams.n_pos_per_embd(), heads.n_stream());
-    if (heads.n_stream() == 1) {
-        ubatch.n_seqs_unq = 1; // graphs of one stream are the same however many sequences there are
-    }
-    return ubatch;
-}
-
 // The last row again, until there are few numbers of rows: it computes and stores the same.
 std::vector<mtp_row> mtp_planner::pad(const std::vector<mtp_row> & rows) const {
     auto res = rows;
@@ -210,7 +203,7 @@ std::vector<mtp_row> mtp_planner::pad(const std::vector<mtp_row> & rows) const {
 
 // Gives a stage's rows their cells. false: the cache is full
 bool mtp_planner::place(mtp_heads_stage & stage, const std::vector<mtp_row> & rows) const {
-    stage.ubatch     = make_ubatch(rows);
+    stage.ubatch     = mtp_ubatch_make(rows, ctx.get_model().hparams.n_pos_per_embd(), heads.n_stream());
     stage.mctx_owned = mtp_memory_place(heads.memory(), stage.ubatch);
     stage.mctx       = stage.mctx_owned.get();
     return !llama_memory_status_is_fail(stage.mctx->get_status());

@@ -102,7 +102,6 @@ class mtp_planner {
     mtp_heads &     heads;
     bool            pads = false;
 
-    llama_ubatch         make_ubatch(const std::vector<mtp_row> & rows) const;
     std::vector<mtp_row> pad(const std::vector<mtp_row> & rows) const;
 
     std::vector<mtp_run> feed_runs(int32_t n) const;
