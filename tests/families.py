@@ -233,7 +233,7 @@ FAMILIES = {
             ("mellum", "Mellum 2"),
             ("phi3", "Phi-3, Phi-4"),
             ("glm4", "GLM-4 (0414)"),
-            ("deepseek2", "MLA without YaRN (Moonlight)"),
+            ("deepseek2", "MLA (DeepSeek-V2 and V3, Kimi-K2, Moonlight)"),
             ("granitehybrid", "Granite 4"),
         )
     },

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -79,6 +80,56 @@ def test_text_is_the_plain_one_and_drafts_are_made(tmp_path: Path, architecture:
         sampling = SamplingParams(temperature=0)
         generation = model.generate([7] * 40, sampling=sampling, max_tokens=20, draft_max=3, ignore_eos=True)
         assert list(generation) and generation.stats.drafted > 0
+
+
+YARN: dict[str, float | str] = {
+    "rope.scaling.type": "yarn",
+    "rope.scaling.factor": 4.0,
+    "rope.scaling.original_context_length": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more"),
+    [
+        ("qwen2", YARN),
+        ("llama", {**YARN, "rope.scaling.attn_factor": 1.2}),
+        ("mistral3", {**YARN, "rope.scaling.yarn_log_multiplier": 0.5, "rope.scaling.yarn_beta_slow": 0.25}),
+        ("deepseek2", {**YARN, "rope.scaling.yarn_log_multiplier": 0.1, "rope.scaling.yarn_beta_slow": 0.25}),
+        ("llama", {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
+    ],
+    ids=["qwen2", "llama", "mistral3", "deepseek2", "linear"],
+)
+def test_pytorch_scales_positions_as_the_engine_does(
+    tmp_path: Path, architecture: str, more: dict[str, float | str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    from pymtp.training.form import first_tensors, form_of, read_tensor, write_head
+    from pymtp.training.head import Head
+    from pymtp.training.learn import find_rotation
+
+    trunk, first, n = write_trunk(tmp_path / "trunk.gguf", architecture, more=more), tmp_path / "first.gguf", 200
+    file = ModelFile(trunk)
+    form = form_of(file)
+    tensors = first_tensors(file, form, 1)
+    write_head(first, file, tensors, "f32")
+    embedding, output = (torch.tensor(read_tensor(file, f"{name}.weight")) for name in ("token_embd", "output"))
+    tokens = [int(token) for token in np.random.default_rng(5).integers(0, N_VOCAB, n + K)]
+    with Model(trunk, draft_model=first, draft="mtp", draft_max=K, context=PARAMS) as model:
+        head = Head(form, tensors, find_rotation(model, file, form, tensors))
+        states = [np.zeros((1, form.n_embd), np.float32)]
+        for begin in range(0, n, 20):
+            model.session.decode([Chunk(tokens[begin : begin + 20], begin, feed=True)])
+            states.append(model.session.hidden_states(begin, 20))
+        said = torch.tensor(np.concatenate(states))[None]
+        cache: list[Any] = []
+        for step in range(K):
+            model.session.draft(step, K, [Chunk([tokens[n + step]], n + step)])
+            rows = torch.tensor((tokens[step:] + tokens[:step])[: n + 1])
+            with torch.no_grad():
+                said = head(embedding[rows][None], said, step, cache)
+            logits = (said[0, -1] @ output.T).numpy()
+            np.testing.assert_allclose(model.session.draft_logits[0], logits, rtol=0, atol=1e-4)
 
 
 def test_two_models_with_a_head_each_draft_in_one_process(tmp_path: Path) -> None:

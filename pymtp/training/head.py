@@ -1,44 +1,13 @@
 """The head in PyTorch: what native/src/heads/head-block.cpp computes, over all positions and draft steps at once."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pymtp.training.form import Array, Form
-
-
-class Rotation(NamedTuple):
-    """How queries and keys know positions."""
-
-    n_rot: int
-    """Numbers of a head that rotate; 0: none."""
-    is_neox: bool
-    """Whether the two numbers of a pair are half of n_rot apart, not side by side."""
-    base: float
-    factors: Tensor | None = None
-    scale: float = 1.0
-    is_last: bool = False
-    """Whether they are the last ones, not the first."""
-
-    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x: (..., n_tokens, n_head_k); positions: (n_tokens,)."""
-        if not self.n_rot:
-            return x
-        exponents = torch.arange(0, self.n_rot, 2, device=x.device) / self.n_rot
-        frequencies = self.scale * self.base**-exponents
-        if self.factors is not None:
-            frequencies = frequencies / self.factors[: self.n_rot // 2].to(x.device)
-        angles = positions[:, None] * frequencies
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        n_rest = x.shape[-1] - self.n_rot
-        before, turning, after = x.split([n_rest, self.n_rot, 0] if self.is_last else [0, self.n_rot, n_rest], -1)
-        a, b = turning.chunk(2, -1) if self.is_neox else (turning[..., ::2], turning[..., 1::2])
-        turned = (a * cos - b * sin, a * sin + b * cos)
-        joined = torch.cat(turned, -1) if self.is_neox else torch.stack(turned, -1).flatten(-2)
-        return torch.cat([before, joined, after], -1)
+from pymtp.training.rotation import Rotation
 
 
 class Head(nn.Module):

@@ -15,7 +15,8 @@ from pymtp.gguf.model_file import ModelFile
 from pymtp.model import Model
 from pymtp.training.collect import Progress, Rows
 from pymtp.training.form import Array, Form, read_tensor
-from pymtp.training.head import Head, Rotation, compare, divergence_gradient
+from pymtp.training.head import Head, compare, divergence_gradient
+from pymtp.training.rotation import Rotation, rotations
 
 if TYPE_CHECKING:
     from pymtp.training.run import TrainParams
@@ -68,7 +69,7 @@ def find_rotation(model: Model, file: ModelFile, form: Form, tensors: dict[str, 
     trunk = trunk_of(file, torch.device("cpu"))
     states = torch.tensor(np.concatenate([np.zeros_like(hidden[:1]), hidden]))[None]
     differences, head = [], Head(form, tensors, Rotation(0, True, 1.0))
-    for rotation in _rotations(file, form):
+    for rotation in rotations(file, form):
         head.rotation = rotation
         with torch.no_grad():
             said = head(trunk.embedding[tokens][None].float(), states, 0, [])[0, -1]
@@ -78,22 +79,6 @@ def find_rotation(model: Model, file: ModelFile, form: Form, tensors: dict[str, 
     if difference > 0.1:
         raise UnsupportedModel(f"{file.path}: {file.architecture} knows positions in a way that training does not have")
     return rotation
-
-
-def _rotations(file: ModelFile, form: Form) -> list[Rotation]:
-    n_rot = file.number("rope.dimension_count") or form.n_head_k
-    found = [file.value(f"rope.{key}") for key in ("freq_base", "scaling.factor", "scale_linear")]
-    base, *factors = [float(value) if isinstance(value, int | float) else 0.0 for value in found]
-    named = [read_tensor(file, f"rope_{name}.weight") for name in ("freqs", "factors_short", "factors_long")]
-    frequencies = [torch.tensor(values) for values in named if values is not None]
-    scales = {1.0, *(1 / factor for factor in factors if factor)}
-    return [
-        Rotation(n, is_neox, base or 10000.0, each, scale, form.value_in_key)
-        for n in (n_rot, n_rot // 2, 0)
-        for is_neox in (True, False)
-        for each in (None, *frequencies)
-        for scale in scales
-    ]
 
 
 class _Texts:

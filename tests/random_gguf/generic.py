@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 
 import gguf
 import numpy as np
@@ -14,7 +15,7 @@ from . import blocks
 from .gemma import GELU_SCALE
 from .hybrids import HEAD, attention, write_granite_hybrid, write_kimi_linear
 from .side_files import Tensor, copied
-from .writer import N_EMBD, N_FF, N_HEAD, N_KV, Value, Writer
+from .writer import N_EMBD, N_FF, N_HEAD, N_KV, Metadata, Value, Writer
 
 _KV = {key: blocks.EXPERTS[key] for key in ("expert_count", "expert_used_count", "expert_feed_forward_length")}
 _METADATA: dict[str, dict[str, Value]] = {
@@ -32,13 +33,13 @@ _HYBRIDS = {"granitehybrid": write_granite_hybrid, "kimi-linear": write_kimi_lin
 TRUNKS = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "mellum", "phi3", "glm4", "deepseek2", *_HYBRIDS)
 
 
-def write_trunk(path: Path, architecture: str, n_layer: int = 3) -> Path:
-    """A trunk of one of TRUNKS. `n_layer`: of those without recurrent layers."""
+def write_trunk(path: Path, architecture: str, n_layer: int = 3, more: Metadata = MappingProxyType({})) -> Path:
+    """A trunk of one of TRUNKS. `n_layer`, and `more` metadata: of those without recurrent layers."""
     if architecture in _HYBRIDS:
         return _HYBRIDS[architecture](path)
     shape: dict[str, Value] = {f"attention.{x}_length": HEAD for x in ("key", "value")}
     shape["rope.dimension_count"] = HEAD // 2 if architecture == "glm4" else HEAD
-    w = Writer(path, architecture, n_layer, 0, {**shape, **_METADATA.get(architecture, {})})
+    w = Writer(path, architecture, n_layer, 0, {**shape, **_METADATA.get(architecture, {}), **more})
     blocks.embeddings(w, tied=architecture == "gemma3", scale=N_EMBD**-0.5 if architecture == "gemma3" else 1.0)
     for i in range(n_layer):
         _layer(w, architecture, f"blk.{i}.")
