@@ -44,15 +44,17 @@ K = len(DRAFTS)
 OF_HEAD = "nextn|blk\\.3\\."  # of a model with three layers and a head
 
 # what llama.cpp's graphs of these trunks multiply without adapters
-_LATENT = r"|^output\.weight|attn_[qkv]_[ab]\.|attn_kv_a_mqa|indexer"
+_LATENT = r"|attn_[qkv]_[ab]\.|attn_kv_a_mqa|indexer"
+_OUTPUT = r"|^output\.weight"
 PASSED_OVER = {
     "deepseek2 (GLM-4.7-Flash)": _LATENT,
     "deepseek2 (DeepSeek-V3)": _LATENT,
-    "glm-dsa": _LATENT,
-    "glm-dsa, an index a layer": _LATENT,
-    "deepseek32": _LATENT,
+    "deepseek2, trained": _LATENT,
+    "glm-dsa": _LATENT + _OUTPUT,
+    "glm-dsa, an index a layer": _LATENT + _OUTPUT,
+    "deepseek32": _LATENT + _OUTPUT,
     "dots3note": _LATENT,
-    "glm5-next": _LATENT + r"|attn_[qkv]\.|attn_output|ssm_|hc_",
+    "glm5-next": _LATENT + _OUTPUT + r"|attn_[qkv]\.|attn_output|ssm_|hc_",
     "bailingmoe3": _LATENT + r"|attn_[qkv]\.|attn_gate|attn_output|ssm_[fg]_a",
     "qwen4exp": r"|ple_conv1d|per_layer_token_embd",
     "deepseek4": r"|^output|attn_output_a|hc_|indexer|compress",
