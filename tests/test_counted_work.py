@@ -165,7 +165,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "tool: doubled": (tool_of(doubling(40)), STEPS),
     "tool: values": (tool_of(of_optional(60_000)), "at most 100000 values"),
     "tool: keys": (tool_of(of_optional(30_000)), STEPS),
-    "tool: types": (tool_of({**of_optional(400), "type": ["object"] * 4000}), STEPS),
+    "tool: types": (tool_of({**of_optional(400), "type": ["object"] * 4000}), "at most 100000 values"),
     "template: line ends": (lambda: ChatTemplate(None, "\r\n" * 1_000_000 + "{% for %}"), "Jinja, or the name"),
 }
 
@@ -182,8 +182,8 @@ def check_refused(run: Callable[[], object], why: str, n_times: int = 2) -> None
     assert len(set(said)) == 1
 
 
-DEAR = ("tool: types", "template: doubled")
-"""What "tool: values", and a test of test_chat_template.py, show soon."""
+DEAR = ("template: doubled",)
+"""What a test of test_chat_template.py shows soon."""
 
 
 @pytest.mark.parametrize(
