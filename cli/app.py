@@ -202,7 +202,8 @@ def _report(error: Exception) -> int:
     if isinstance(error, (CommandError, PymtpError)):
         return _print_error(str(error), 1)
     is_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == ENOMEM)
-    if is_memory or "can't start new thread" in str(error):
+    # of a thread; of an extension module that is imported late
+    if is_memory or any(said in str(error) for said in ("can't start new thread", "failed to map segment")):
         return _print_error(
             "the memory has run out, or more threads are not allowed; free some, or use a smaller -c", 1
         )
