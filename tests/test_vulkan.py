@@ -2,11 +2,12 @@
 
 Mesa's lavapipe, Vulkan on a CPU, is one, which llama.cpp uses only if it is named, and which compiles for minutes:
 `GGML_VK_VISIBLE_DEVICES=0 GALLIVM_PERF=nopt pytest -m slow --timeout 1800 tests/test_vulkan.py`. Not Mesa 22.3: see
-docs/limits.md.
+docs/limits.md. `GGML_VK_DISABLE_F16=1` takes kernels that sum in F32, which are held to a smaller difference.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -35,9 +36,11 @@ pytestmark = [
 ]
 
 PROMPTS = [PUBLIC[:6], PUBLIC[6:]]
-TEXT = text_of("7", N_CTX)
-"""In which no family has experts that are nearly as good: keys in BF16 change the host's logits by 0.8 % at most."""
-TIE = 0.01
+TEXT = text_of("11", N_CTX)
+"""In which no family has two experts, of which one is taken, that are nearly as good: products in F16 change scores by
+0.0003, and a row that takes the other expert changes logits by 3 to 50 %. Other texts have such a row in some family.
+"""
+TIE = 0.002 if "GGML_VK_DISABLE_F16" in os.environ else 0.01
 """Of the largest logit: how far those of the same row may be from each other."""
 N_SPLITS = {
     "gemma4": 2,  # the embeddings of its layers are in host memory, as on other devices
@@ -81,13 +84,7 @@ def same_but_for_rounding(found: Sequence[np.ndarray], expected: Sequence[np.nda
         np.testing.assert_allclose(one, other, atol=TIE * largest, rtol=0)
 
 
-UNLIKE = {"glm5-next"}
-"""Logits differ by 3 % of the largest, for a reason that is not known."""
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.xfail] if name in UNLIKE else []) for name in families.FAMILIES]
-)
+@pytest.mark.parametrize("name", families.FAMILIES)
 def test_sequences_compute_what_the_host_computes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of one and of two passes, rounds of which drafts are taken back, and a sequence that is saved."""
     # an index that leaves positions out takes others where two are nearly as good, as on the host with keys in BF16
