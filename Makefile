@@ -196,10 +196,10 @@ site: $(VENV)/tools
 # for every processor of this architecture; auditwheel finds the oldest glibc that it runs on, and puts it in the name.
 # Drivers, and what NVIDIA's own packages have, stay out of a wheel for GPUs.
 wheel: $(VENV)/packages | $(ARCHIVE)
-	@rm -rf build/wheel
+	@rm -rf build/portable-wheel
 	@SKBUILD_CMAKE_DEFINE="PYMTP_PORTABLE=ON;PYMTP_LLAMA_CPP_DIR=$(abspath $(ARCHIVE))" \
-	    $(PIP) wheel --no-build-isolation --no-deps -C build-dir=build/portable -w build/wheel .
-	@$(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl \
+	    $(PIP) wheel --no-build-isolation --no-deps -C build-dir=build/portable -w build/portable-wheel .
+	@$(BIN)/auditwheel repair --wheel-dir dist build/portable-wheel/*.whl \
 	    $(foreach name,libcuda libcudart libcublas libvulkan,--exclude '$(name).so.*')
 	@ls -l dist/*.whl
 
