@@ -132,6 +132,27 @@ def test_pytorch_scales_positions_as_the_engine_does(
             np.testing.assert_allclose(model.session.draft_logits[0], logits, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"rope.freq_base": 1.0},
+        {"rope.scaling.yarn_beta_slow": -1.0},
+        {"rope.scaling.factor": -4.0},
+        {"context_length": 0},
+    ],
+    ids=str,
+)
+def test_damaged_numbers_of_yarn_are_tried_like_others(tmp_path: Path, more: dict[str, float | str]) -> None:
+    pytest.importorskip("torch")
+    from pymtp.training.form import form_of
+    from pymtp.training.rotation import rotations
+
+    file = ModelFile(
+        write_trunk(tmp_path / "trunk.gguf", "qwen2", more={**YARN, "rope.scaling.original_context_length": 0, **more})
+    )
+    assert list(rotations(file, form_of(file)))
+
+
 def test_two_models_with_a_head_each_draft_in_one_process(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     first, second = apart(tmp_path), apart(tmp_path / "other", "qwen3")

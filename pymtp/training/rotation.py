@@ -56,7 +56,7 @@ def rotations(file: ModelFile, form: Form) -> Iterator[Rotation]:
     for n, is_neox in product((n_rot, n_rot // 2, 0), (True, False)):
         for factors, factor in product((None, *frequencies), {1.0, *scaled_by}):
             yield Rotation(n, is_neox, base, factors, 1 / factor, form.value_in_key, magnitude)
-        if n and file.value("rope.scaling.type") == "yarn":
+        if n and base > 1 and file.value("rope.scaling.type") == "yarn":
             for factors, more in product(_yarn_factors(file, n, base), _yarn_magnitudes(file)):
                 yield Rotation(n, is_neox, base, factors, 1.0, form.value_in_key, magnitude * more)
 
@@ -67,7 +67,7 @@ def _yarn_factors(file: ModelFile, n_rot: int, base: float) -> list[Tensor]:
     ggml's rope_yarn. Most architectures do not read where these begin and end.
     """
     factor, n_ctx = _float(file, "scaling.factor", 1.0), file.number("context_length")
-    n_ctx = file.number("rope.scaling.original_context_length") or n_ctx
+    n_ctx = max(1, file.number("rope.scaling.original_context_length") or n_ctx)
     named = tuple(_float(file, f"scaling.yarn_beta_{x}", turns) for x, turns in (("fast", 32.0), ("slow", 1.0)))
     found = []
     for turns in {(32.0, 1.0), named}:
@@ -85,6 +85,6 @@ def _yarn_magnitudes(file: ModelFile) -> set[float]:
 
 
 def _float(file: ModelFile, key: str, default: float) -> float:
-    """The value of a key below `rope.`; `default` if it is missing or 0."""
+    """The value of a key below `rope.`; `default` if it is missing or not above 0."""
     value = file.value(f"rope.{key}")
-    return float(value) if isinstance(value, int | float) and value else default
+    return float(value) if isinstance(value, int | float) and value > 0 else default
