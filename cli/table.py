@@ -286,7 +286,7 @@ TABLE: dict[str, list[Flag]] = {
               "Relaxed: accept no draft that is more than P less probable than the top token.", default=0.6),
         _flag("thinking_tags", "--thinking-tags BEGIN END", kind=tuple[str, str],
               help="Tags around the model's thinking.  [default: the model's own]"),
-        _flag("spec_synth_rates", "--spec-synth-rates P,P,...", str, on="run serve",
+        _flag("spec_synth_rates", "--spec-synth-rates P,P,...", numbers(0, 1, "between 0 and 1"), on="run serve",
               help="For benchmarks: accept drafts at random, at these rates by position. The output is not valid."),
         _flag("spec_synth_len", "--spec-synth-len L", kind=float | None, on="run serve",
               help="Same, at rates that give a mean acceptance length of L."),

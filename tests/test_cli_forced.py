@@ -2,55 +2,48 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from pymtp_cli.app import app
-from pymtp_cli.forced import VARIABLE, forced_acceptance
+from pymtp_cli.forced import forced_by_flags
 from typer.testing import CliRunner
 
+from pymtp.acceptance.forced import Forced
 from pymtp.errors import InvalidParameter
 
 RUN = ["run", "--ignore-eos", "-n", "24", "-c", "128", "--draft-max", "2", "hi"]
 
 
-def test_flags_and_the_environment_say_how_much_is_kept() -> None:
-    assert forced_acceptance(None, None, 3, None, {}) is None
-    by_count = forced_acceptance(None, None, 3, None, {VARIABLE: "count=2"})
-    assert by_count is not None
-    assert list(by_count.rates) == [1, 1, 0]
-    by_length = forced_acceptance(None, 2.8, 3, None, {VARIABLE: "count=2"})  # the flag comes first
-    assert by_length is not None
-    assert 1 + sum(by_length.rates) == pytest.approx(2.8)
-    by_rates = forced_acceptance("0.8,0.5,0.1", None, 2, None, {})
-    assert by_rates is not None
-    assert list(by_rates.rates) == [0.8, 0.5]
-    assert forced_acceptance("0.8", None, 0, None, {VARIABLE: "count=1"}) is None  # nothing is drafted
+def forced(rates: list[float] | None, length: float | None, n_draft: int = 3, seed: int | None = None) -> Forced | None:
+    flags = {"spec_synth_rates": rates, "spec_synth_len": length, "draft": "auto", "draft_max": n_draft}
+    return forced_by_flags(SimpleNamespace(**flags), seed)
+
+
+def test_flags_say_how_much_is_kept() -> None:
+    assert forced(None, None) is None
+    by_length, by_rates = forced(None, 2.8), forced([0.8, 0.5, 0.1], None, n_draft=2)
+    assert by_length and 1 + sum(by_length.rates) == pytest.approx(2.8)
+    assert by_rates and list(by_rates.rates) == [0.8, 0.5]
+    assert forced([0.8], None, n_draft=0) is None  # nothing is drafted
 
 
 def test_the_dice_are_those_of_the_seed() -> None:
-    rolls = [forced_acceptance("0.5", None, 1, seed, {}).random() for seed in (1, 1, 2)]  # type: ignore[union-attr]
+    rolls = [forced([0.5], None, seed=seed).random() for seed in (1, 1, 2)]  # type: ignore[union-attr]
     assert rolls[0] == rolls[1] != rolls[2]
 
 
 @pytest.mark.parametrize(
     ("rates", "length", "message"),
     [
-        ("0.1,0.5", None, "spec_synth_rates must be numbers between 0 and 1 that never increase"),
-        ("a", None, "spec_synth_rates must be numbers"),
-        (None, 4.5, "spec_synth_len must be a mean length between 1 and 4"),
-        ("0.1", 2.0, "spec_synth_len must be given without --spec-synth-rates"),
+        ([0.1, 0.5], None, "spec_synth_rates must be between 0 and 1 and never increase"),
+        (None, 4.5, "spec_synth_len must be between 1 and 4"),
+        ([0.1], 2.0, "spec_synth_len must be given without --spec-synth-rates"),
     ],
 )
-def test_flags_that_make_no_sense_are_refused(rates: str | None, length: float | None, message: str) -> None:
+def test_flags_that_make_no_sense_are_refused(rates: list[float] | None, length: float | None, message: str) -> None:
     with pytest.raises(InvalidParameter, match=message):
-        forced_acceptance(rates, length, 3, None, {})
-
-
-@pytest.mark.parametrize("value", ["2", "count=9", "length=x", "rates=0.5,0.9", "other=1"])
-def test_a_variable_that_makes_no_sense_is_ignored_with_a_warning(
-    value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert forced_acceptance(None, None, 3, None, {VARIABLE: value}) is None
-    assert f"ignoring the environment: {VARIABLE} must be count=N" in capsys.readouterr().err
+        forced(rates, length)
 
 
 def test_the_output_says_that_the_text_is_not_valid() -> None:
@@ -59,4 +52,7 @@ def test_the_output_says_that_the_text_is_not_valid() -> None:
     assert "the text is not valid output" in result.stderr
     assert "forced (not valid output)" in result.stderr
     assert "by position:  100%, 0%" in result.stderr
-    assert "by position:  100%, 100%" in CliRunner(env={VARIABLE: "count=2"}).invoke(app, RUN).stderr
+    by_variable = CliRunner(env={"LLAMA_ARG_SPEC_SYNTH_RATES": "1,1"}).invoke(app, RUN)
+    assert "by position:  100%, 100%" in by_variable.stderr
+    wrong = CliRunner().invoke(app, [*RUN, "--spec-synth-rates", "a"])
+    assert wrong.exit_code == 2 and "--spec-synth-rates: must be numbers between 0 and 1" in wrong.stderr
