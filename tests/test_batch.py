@@ -540,6 +540,13 @@ def test_a_request_that_waits_is_small() -> None:
     assert size < 4096
 
 
+def test_a_text_goes_on_where_the_loop_that_began_it_was_closed() -> None:
+    generation = engine().submit("abc", sampling=GREEDY, max_tokens=30)
+    begun = asyncio.run(generation.take())
+    rest = "".join(generation)
+    assert begun is not None and begun + rest == generation.text == expected("abc", 30)
+
+
 def test_a_closed_batch_refuses_requests_and_disturbs_no_other() -> None:
     with Model(n_ctx=256, n_threads=1) as model:
         one, other = model.batch(), model.batch()

@@ -3,11 +3,11 @@
 Owns the text. Takes the updates of its request in whatever thread or task iterates; the engine never waits for it.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 from pymtp.chat.parser import ChatMessage
 from pymtp.errors import PymtpError
@@ -193,12 +193,13 @@ class Generation:
         if self._wakes is None or self._waits_in is not loop:
             self._wakes = wakes = asyncio.Event()
             self._waits_in = loop
-            before, wakeups = self._first_listener, wakeups_of(loop)
+            before = self._first_listener
 
             def wake() -> None:
                 if before:
                     before()
-                wakeups.wake(wakes)
+                with suppress(RuntimeError):  # the loop was closed
+                    loop.call_soon_threadsafe(wakes.set)
 
             self._request.listener = wake
         return self._wakes
@@ -244,41 +245,3 @@ class Generation:
     def _raise_error(self) -> None:
         if self.error:
             raise self.error
-
-
-class Wakeups:
-    """Wakes tasks of an asyncio loop from another thread; those that are due together cost one wakeup."""
-
-    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
-        self._loop = ref(loop)  # see wakeups_of
-        self._due: deque[asyncio.Event] = deque()
-        self._is_asked = False  # whether the loop is going to look
-
-    def wake(self, event: "asyncio.Event") -> None:
-        """Set `event` soon; from any thread. Harmless if the loop was closed."""
-        self._due.append(event)
-        if self._is_asked:
-            return
-        self._is_asked = True
-        loop = self._loop()
-        try:
-            if loop is not None:
-                loop.call_soon_threadsafe(self._set_all)
-        except RuntimeError:  # it was closed
-            self._due.clear()
-
-    def _set_all(self) -> None:
-        self._is_asked = False  # first: what comes from now on asks again
-        while self._due:
-            self._due.popleft().set()
-
-
-_wakeups: "WeakKeyDictionary[asyncio.AbstractEventLoop, Wakeups]" = WeakKeyDictionary()
-
-
-def wakeups_of(loop: "asyncio.AbstractEventLoop") -> Wakeups:
-    """The wake-ups of the loop in which this is called."""
-    found = _wakeups.get(loop)
-    if found is None:
-        found = _wakeups[loop] = Wakeups(loop)
-    return found
