@@ -3,14 +3,13 @@
 Knows uvicorn; nothing of what the application does.
 """
 
-import asyncio
 import ctypes
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from errno import EADDRINUSE
 from pathlib import Path
 
@@ -113,18 +112,7 @@ def _check_certificate(cert: Path | None, key: Path | None) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Ends on a signal with its work done, and with status 0: uvicorn would let the signal end the process."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+    """Ends on a signal with its work done, and with status 0: uvicorn's own handler lets it end the process then."""
 
     def handle_exit(self, sig: int, frame: object) -> None:
         logs.log("stopping", signal=signal.Signals(sig).name)
