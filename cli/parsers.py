@@ -88,12 +88,9 @@ def seed(text: str) -> int:
 
 def gpu_layers(text: str) -> int:
     """A number of layers, or as in llama.cpp: auto (-1) for as many as have room, all (below -1) for all of them."""
-    if text in ("all", "auto"):
-        return -1 if text == "auto" else -2
-    try:
-        return max(int(integer(-MAX_INT)(text)), -2)
-    except typer.BadParameter:
-        raise typer.BadParameter(f"must be auto, all or an integer, not {text!r}") from None
+    words = {"auto": -1, "all": -2}
+    value = integer(-MAX_INT, MAX_INT, *words)(text)
+    return words[text] if text in words else max(int(value), -2)
 
 
 def draft_vocab(text: str) -> int | str:
