@@ -168,19 +168,10 @@ def measuring(results: Results, variant: Variant, *, is_shown: bool) -> Iterator
     if not is_shown:
         yield lambda step: None
         return
-    if not can_redraw(sys.stderr):
-
-        def write_line(step: Step) -> None:
-            if step.finished:
-                print_stderr("\n".join(_lines(results, variant, step.finished.name)))
-            else:
-                print_stderr(f"pymtp: {step.text}")
-
-        yield write_line
-        return
+    redraws = can_redraw(sys.stderr)
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not redraws) as progress:
         task = progress.add_task("", total=None)
 
         def show(step: Step) -> None:
@@ -188,6 +179,8 @@ def measuring(results: Results, variant: Variant, *, is_shown: bool) -> Iterator
             if step.finished:
                 for line in _lines(results, variant, step.finished.name):
                     console.print(line, markup=False, soft_wrap=True)
+            elif not redraws:
+                print_stderr(f"pymtp: {step.text}")
 
         yield show
 
