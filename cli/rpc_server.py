@@ -1,16 +1,18 @@
 """`pymtp rpc-server`: lends this machine's devices to pymtp on another one."""
 
-import os
 import signal
 from pathlib import Path
+
+from platformdirs import user_cache_path
 
 import pymtp
 from pymtp.engine.cores import n_cores
 from pymtp.loading.rpc import serve_devices
 from pymtp.placement.devices import find_devices, host_device
+from pymtp.text.files import make_own_folder
 
 from .flags import Values
-from .output import CommandError, print_stderr
+from .output import print_stderr
 
 
 def rpc_server(own: Values) -> None:
@@ -23,9 +25,6 @@ def rpc_server(own: Values) -> None:
 
 
 def _cache() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pymtp" / "rpc"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CommandError(f"cannot write {folder}: {error.strerror}; set XDG_CACHE_HOME, or leave -c out") from error
+    folder = user_cache_path("pymtp", appauthor=False) / "rpc"
+    make_own_folder(folder, "cache")
     return folder

@@ -412,10 +412,9 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     refused = command("rpc-server", "-p", str(free_port()), "-c")
-    assert refused.returncode == 1
-    folder = tmp_path / "file" / "pymtp" / "rpc"
-    why = "Not a directory; set XDG_CACHE_HOME, or leave -c out"
-    assert refused.stderr.splitlines()[-1] == f"pymtp: cannot write {folder}: {why}"
+    assert refused.returncode == 2
+    why = "Invalid value for -c/--cache: must be a folder that can be written (Not a directory)"
+    assert refused.stderr.splitlines()[-1] == f"pymtp: {why} (see pymtp rpc-server --help)"
 
 
 def test_a_server_whose_client_is_killed_serves_the_next(tiny: Path) -> None:
