@@ -42,11 +42,6 @@ class Request:
     Raises what `check_request` raises, ContextFull if the prompt does not fit, InvalidParameter if it is empty.
     """
 
-    __slots__ = (
-        *("__weakref__", "_held", "_model", "cache_scope", "images", "is_whole", "listener", "lora", "n_prompt"),
-        *("params", "prompt", "sequence", "slot", "stats", "updates"),
-    )
-
     def __init__(self, prompt: str | Sequence[int], params: GenerationParams, model: ModelTraits) -> None:
         self.params = params
         self.cache_scope = params.cache_scope if params.cache_prompt else None
