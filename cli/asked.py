@@ -3,13 +3,13 @@
 Defaults of sampling are the model's own or pymtp's, ranges pymtp's.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer
 
 import pymtp
@@ -183,9 +183,6 @@ def _kwargs(text: str | None) -> Mapping[str, Any]:
         return {}
     text = decoded_value("chat_template_kwargs", text)
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidParameter("chat_template_kwargs", f"a JSON object ({error})") from None
-    if not isinstance(value, dict):
-        raise InvalidParameter("chat_template_kwargs", "a JSON object", value=text)
-    return value

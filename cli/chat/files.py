@@ -5,24 +5,23 @@ Owns the format, and the place of the chat that is saved by itself. Knows messag
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from pymtp import Conversation, InvalidParameter, PymtpError
 from pymtp.chat.images import as_url, source_of
 from pymtp.engine import snapshot
 from pymtp.text.files import read_text_record
 
-_FORMAT = "pymtp chat"
 
-
-@dataclass(frozen=True)
-class SavedChat:
+class SavedChat(msgspec.Struct):
     """A conversation without its model."""
 
-    system: str | None
+    format: Literal["pymtp chat"]
     messages: list[dict[str, Any]]
+    system: str | None = None
 
 
 def last_chat() -> Path:
@@ -38,7 +37,7 @@ def write(path: Path, conversation: Conversation) -> None:
         {**message, "images": [as_url(image.data) for image in message["images"]]} if "images" in message else message
         for message in conversation.messages
     ]
-    saved = {"format": _FORMAT, "system": conversation.system, "messages": messages}
+    saved = {"format": "pymtp chat", "system": conversation.system, "messages": messages}
     snapshot.write(path, f"{json.dumps(saved, ensure_ascii=False, indent=1)}\n".encode("utf-8", "replace"))
 
 
@@ -62,19 +61,11 @@ def is_chat(path: Path) -> bool:
 def read(text: str) -> SavedChat | None:
     """The chat in the text of a file, or None if it is not one."""
     try:
-        saved = json.loads(text)
-    except (ValueError, RecursionError):
+        saved = msgspec.json.decode(text, type=SavedChat)
+        saved.messages = [_with_images(message) for message in saved.messages]
+    except (msgspec.DecodeError, RecursionError, InvalidParameter, TypeError):
         return None
-    if not isinstance(saved, dict) or saved.get("format") != _FORMAT or not isinstance(saved.get("messages"), list):
-        return None
-    if not all(isinstance(message, dict) for message in saved["messages"]):
-        return None
-    try:
-        messages = [_with_images(message) for message in saved["messages"]]
-    except (InvalidParameter, TypeError):
-        return None
-    system = saved.get("system")
-    return SavedChat(system, messages) if system is None or isinstance(system, str) else None
+    return saved
 
 
 def _with_images(message: dict[str, Any]) -> dict[str, Any]:
