@@ -89,7 +89,7 @@ def test_indentation_and_words_beyond_a_line_stay() -> None:
 def test_a_word_keeps_the_styles_of_its_parts() -> None:
     wrapper = WordWrapper()
     assert wrapper.push("re", "", 80) == []
-    assert wrapper.push("verse ", "green", 80) == [("re", ""), ("verse", "green")]
+    assert wrapper.push("verse ", "green", 80) == [("", ""), ("re", ""), ("verse", "green")]
 
 
 @pytest.mark.parametrize(

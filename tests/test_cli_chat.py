@@ -638,8 +638,7 @@ def test_thinking_is_dimmed(environment: dict[str, str]) -> None:
         assert leave(terminal) == 0
     parts = re.findall(r"\x1b\[2m(.*?)\x1b\[22m", answer.partition(SENT)[2], re.DOTALL)
     *thinking, status = parts
-    assert "".join(thinking).replace("\r", "").startswith("<think>\n")
-    assert "".join(thinking).endswith("</think>")
+    assert len(thinking) > 2 and thinking[0] == "<think>" and thinking[-1] == "</think>"
     assert "tok/s" in status
     assert "The" in re.sub(r"\x1b\[2m.*?\x1b\[22m", "", answer, flags=re.DOTALL)  # the answer itself is not
 

@@ -3,6 +3,7 @@
 Owns escape sequences and widths. Knows text; nothing about models or commands.
 """
 
+import re
 import shutil
 import sys
 import textwrap
@@ -139,8 +140,8 @@ class Screen:
         self._show(self._wrapper.push(harmless(text), style, self.columns))
 
     def _show(self, parts: Iterable[tuple[str, str]]) -> None:
-        for text, style in parts:
-            self._write(f"{style}{text}{END[style]}" if style and self._styles_answers else text)
+        pieces = (f"{style}{text}{END[style]}" if style and self._styles_answers else text for text, style in parts)
+        self._write("".join(pieces))
 
     def _write(self, text: str) -> None:
         if text:
@@ -200,29 +201,29 @@ class WordWrapper:
     def push(self, text: str, style: str, columns: int) -> list[Styled]:
         """Return what is certain after `text`, for a terminal that is `columns` wide."""
         ready: list[Styled] = []
-        for char in text:
-            if not char.isspace():
-                self._word.append((char, style))
+        for piece in re.findall(r"\s|\S+", text):
+            if not piece.isspace():
+                self._word.append((piece, style))
                 continue
             ready += self._take_word(columns)
-            if char == "\n":
+            if piece == "\n":
                 ready.append(("\n", ""))  # spaces at the end of a line are dropped
                 self._column, self._space = 0, ""
             else:
-                self._space += char
-        return _joined(ready)
+                self._space += piece
+        return ready
 
     def flush(self, columns: int) -> list[Styled]:
         """Return what was held back: nothing follows it for now."""
         ready = [*self._take_word(columns), (self._space, "")]
         self._column, self._space = self._column + cell_len(self._space), ""
-        return _joined(ready)
+        return ready
 
     def _take_word(self, columns: int) -> list[Styled]:
         if not self._word:
             return []
         word, self._word = self._word, []
-        n_cells = cell_len("".join(char for char, _ in word))
+        n_cells = cell_len("".join(piece for piece, _ in word))
         n_before = self._column + cell_len(self._space.expandtabs(8))
         space, self._space = self._space, ""
         if self._column and n_before + n_cells >= columns and space:
@@ -235,14 +236,3 @@ class WordWrapper:
 def _end(n_cells: int, columns: int) -> int:
     """The column after `n_cells`, which the terminal breaks where they fill lines; a full line has not ended yet."""
     return (n_cells - 1) % max(columns, 1) + 1
-
-
-def _joined(parts: list[Styled]) -> list[Styled]:
-    """Neighbours of one style together; without empty ones."""
-    joined: list[Styled] = []
-    for text, style in parts:
-        if joined and (joined[-1][1] == style or not text.strip()):
-            joined[-1] = (joined[-1][0] + text, joined[-1][1])
-        elif text:
-            joined.append((text, style))
-    return joined
