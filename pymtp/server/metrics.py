@@ -4,7 +4,8 @@ Owns the form of what is counted. Names are llama-server's where it has one.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -74,30 +75,25 @@ def _lines(served: ServedModel, stats: Stats, n_cells: int, n_lookup_bytes: int)
     yield from _histogram("inter_token_seconds", "Between tokens of an answer", counts.between_tokens)
 
 
-def _values(kind: str, *items: tuple[str, str, float], prefix: str = _PREFIX) -> Iterable[str]:
+def _values(kind: str, *items: tuple[str, str, float], prefix: str = _PREFIX) -> Iterator[str]:
     for name, text, value in items:
-        yield from _head(prefix + name, kind, text)
-        yield f"{prefix}{name} {value:.9g}" if isinstance(value, float) else f"{prefix}{name} {value}"
+        yield from _metric(prefix + name, kind, text, [("", value)])
 
 
 def _labelled(name: str, text: str, label: str, values: Iterable[tuple[object, int]]) -> Iterator[str]:
-    yield from _head(name, "counter", text)
-    for each, n in values:
-        yield f'{name}{{{label}="{each}"}} {n}'
+    return _metric(name, "counter", text, [(f'{{{label}="{each}"}}', n) for each, n in values])
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[str]:
-    name = _OWN_PREFIX + name
-    yield from _head(name, "histogram", text)
-    total = 0
-    for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), histogram.counts, strict=True):
-        total += count
-        yield f'{name}_bucket{{le="{bound}"}} {total}'
-    yield f"{name}_sum {histogram.sum_s:.6f}"
-    yield f"{name}_count {total}"
+    bounds, totals = (*BOUNDS_S, "+Inf"), list(accumulate(histogram.counts))
+    samples = [(f'_bucket{{le="{bound}"}}', total) for bound, total in zip(bounds, totals, strict=True)]
+    more = [("_sum", histogram.sum_s), ("_count", totals[-1])]
+    return _metric(_OWN_PREFIX + name, "histogram", text, [*samples, *more])
 
 
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    """The lines before the values of a metric."""
+def _metric(name: str, kind: str, text: str, samples: Sequence[tuple[str, float]]) -> Iterator[str]:
+    """The lines of a metric. `samples`: what follows the name, and values."""
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
+    for suffix, value in samples:
+        yield f"{name}{suffix} {value:.9g}" if isinstance(value, float) else f"{name}{suffix} {value}"
