@@ -16,10 +16,6 @@ from .state import Chat, Start
 INTERRUPTED = 130
 
 
-class Quit(Exception):
-    """The user wants to quit; the argument is the exit code."""
-
-
 class Repl:
     """The chat loop: see `run`."""
 
@@ -59,8 +55,6 @@ class Repl:
                     return INTERRUPTED
                 self._quits_next = True
                 self._chat.screen.note("press Ctrl-C again, or Ctrl-D, to quit")
-            except Quit as quit_:
-                return int(quit_.args[0])
 
     def _read(self) -> str:
         if self._chat.edited is None:
@@ -88,9 +82,9 @@ class Repl:
     def _show(self, start: Start) -> None:
         with Interrupt() as interrupt:
             was_stopped = self._answer(start, interrupt)
-        if was_stopped and not self._reader.is_interactive:
-            raise Quit(INTERRUPTED)
         self._quits_next = was_stopped
+        if was_stopped and not self._reader.is_interactive:
+            raise KeyboardInterrupt
 
     def _answer(self, start: Start, interrupt: Interrupt) -> bool:
         """Show an answer and its status line; return whether Ctrl-C has stopped it."""
@@ -104,7 +98,8 @@ class Repl:
             was_stopped = interrupt.requested
         except KeyboardInterrupt:
             if interrupt.requested:  # the second Ctrl-C
-                raise Quit(INTERRUPTED) from None
+                self._quits_next = True
+                raise
             was_stopped = True
         self._chat.screen.end_answer()
         if answer is not None:
