@@ -30,7 +30,7 @@ N_IGNORED_MAX = 4000
 _PRINTED = "".join(map(chr, range(32, 127))).replace("%", "")
 
 _QUIET = frozenset({"/health", "/v1/health", "/metrics", "/slots", "/props"})
-"""What is asked again and again."""
+"""What is asked again and again, and not in the log."""
 
 
 class Access:
@@ -88,8 +88,8 @@ class Access:
                 body = failure.as_json(path, is_anthropic="anthropic-version" in asked)
                 response = json_response(body, failure.status, failure.headers)
                 await response(scope, receive, send_with_headers)
-        level = "debug" if path in _QUIET else "info"
-        log("request", level=level, method=scope["method"], path=path, status=status, ms=_ms_since(began))
+        if path not in _QUIET:
+            log("request", method=scope["method"], path=path, status=status, ms=_ms_since(began))
 
     def _key_id(self, asked: Headers) -> str:
         """A hash of the key that a request came with; "" if none is needed. Raises ApiError for one that is wrong."""

@@ -20,7 +20,6 @@ ignored: contextvars.ContextVar[list[str]] = contextvars.ContextVar("ignored")
 """What of that request has no effect."""
 
 _logger = logging.getLogger("pymtp.server")
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def set_up(*, is_quiet: bool = False, is_json: bool = False, file: Path | None = None) -> None:
@@ -42,7 +41,7 @@ def set_up(*, is_quiet: bool = False, is_json: bool = False, file: Path | None =
 def log(event: str, *, level: str = "info", **fields: Any) -> None:
     if request_id.get():
         fields["request"] = request_id.get()
-    _logger.log(_LEVELS[level], event, extra={"fields": fields})
+    _logger.log(getattr(logging, level.upper()), event, extra={"fields": fields})
 
 
 class _Json(logging.Formatter):
