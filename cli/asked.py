@@ -19,10 +19,10 @@ from pymtp.sampling.params import SamplingParams, samplers_from_letters
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.files import read_text
 
+from . import parsers
 from .flags import Values
 from .output import CommandError
 from .table import TABLE
-from .text import decoded_value
 
 
 def given_for(params: type[Any], flags: Values) -> dict[str, Any]:
@@ -80,7 +80,6 @@ Asked = Callable[[Mapping[str, object]], "pymtp.GenerationParams"]
 
 def asked_of(flags: Values, **others: Any) -> Asked:
     """What the flags ask for. `others`: fields of GenerationParams. Raises InvalidParameter."""
-    texts = _texts(flags)
     sampling = {name: value for name, value in given_for(SamplingParams, flags).items() if value != []}
     if flags.seed == -1:
         sampling["seed"] = None
@@ -92,15 +91,15 @@ def asked_of(flags: Values, **others: Any) -> Asked:
         sampling["samplers"] = tuple(filter(None, flags.samplers.split(";")))
     elif flags.sampler_seq is not None:
         sampling["samplers"] = samplers_from_letters(flags.sampler_seq)
-    if breakers := texts["dry_sequence_breakers"]:
-        sampling["dry_sequence_breakers"] = [unescaped(text) for text in breakers if text != "none"]
+    if flags.dry_sequence_breakers:
+        sampling["dry_sequence_breakers"] = [unescaped(text) for text in flags.dry_sequence_breakers if text != "none"]
     values = vars(flags)
     others = {
         **{name: values[name] for name in _GENERATION if values.get(name) is not None},
-        "grammar": text_of(texts["grammar"], flags.grammar_file, "grammar"),
-        "json_schema": text_of(texts["json_schema"], flags.json_schema_file, "json_schema"),
-        "stop": tuple(map(unescaped, texts["stop"])),
-        "thinking_tags": texts["thinking_tags"],
+        "grammar": text_of(flags.grammar, flags.grammar_file, "grammar"),
+        "json_schema": text_of(flags.json_schema, flags.json_schema_file, "json_schema"),
+        "stop": tuple(map(unescaped, flags.stop)),
+        "thinking_tags": flags.thinking_tags and tuple(map(parsers.text, flags.thinking_tags)),
         **others,
     }
 
@@ -131,18 +130,6 @@ def _bias(text: str) -> tuple[int, float]:
         raise InvalidParameter("logit_bias", "TOKEN_ID+BIAS or TOKEN_ID-BIAS", value=text) from None
 
 
-def _texts(flags: Values) -> dict[str, Any]:
-    """The values that are texts, decoded. Raises InvalidParameter for one that is not UTF-8."""
-
-    def decoded(name: str, value: Any) -> Any:
-        if isinstance(value, str):
-            return decoded_value(name, value)
-        return value and type(value)(decoded_value(name, each) for each in value)
-
-    names = ("grammar", "json_schema", "stop", "dry_sequence_breakers", "thinking_tags")
-    return {name: decoded(name, getattr(flags, name)) for name in names}
-
-
 def unescaped(text: str) -> str:
     """The text that was meant by one typed in a shell: \\n for a new line, \\\\n for a backslash and an n."""
     return re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), text)
@@ -165,9 +152,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
 
 def chat_template_of(flags: Values) -> str | None:
     """A chat template in place of the model's own. Raises InvalidParameter and CommandError."""
-    text = flags.chat_template
-    text = decoded_value("chat_template", text) if text else text
-    template = text_of(text, flags.chat_template_file, "chat_template")
+    template = text_of(flags.chat_template, flags.chat_template_file, "chat_template")
     if template is not None and not template.strip():
         raise InvalidParameter("chat_template", "a Jinja template, or the name of one of llama.cpp's")
     return template
@@ -181,7 +166,6 @@ def chat_params_of(flags: Values) -> "pymtp.ChatParams":
 def _kwargs(text: str | None) -> Mapping[str, Any]:
     if text is None:
         return {}
-    text = decoded_value("chat_template_kwargs", text)
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:

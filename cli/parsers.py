@@ -13,6 +13,8 @@ from typing import Any
 
 import typer
 
+from .text import decoded
+
 MAX_INT = 2**31 - 1
 _ITEM = re.compile(r"(?P<first>\d+)-(?P<last>\d+)((?P<how>[+*])(?P<step>\d+))?")
 _MAX_ITEMS = 1000
@@ -75,6 +77,14 @@ def number(kind: type[float] | type[int]) -> Parser:
             return text
 
     return parse
+
+
+def text(value: str) -> str:
+    """A text: see text.decoded."""
+    try:
+        return decoded(value)
+    except UnicodeError:
+        raise typer.BadParameter("must be valid UTF-8; convert it first (iconv -t UTF-8)") from None
 
 
 def seed(text: str) -> int:

@@ -5,8 +5,6 @@ Knows nothing about what the text is for.
 
 from collections.abc import Sequence
 
-from pymtp import InvalidParameter
-
 
 def decoded(text: str) -> str:
     """Return an argument as the UTF-8 that it was typed in. Raises UnicodeError if it is not UTF-8.
@@ -14,14 +12,6 @@ def decoded(text: str) -> str:
     The interpreter passes bytes that the locale cannot decode on as lone surrogates: all but ASCII in the C locale.
     """
     return text.encode("utf-8", "surrogateescape").decode("utf-8")
-
-
-def decoded_value(name: str, text: str) -> str:
-    """`decoded`, of the value of a parameter. Raises InvalidParameter if it is not UTF-8."""
-    try:
-        return decoded(text)
-    except UnicodeError:
-        raise InvalidParameter(name, "valid UTF-8; convert it first (iconv -t UTF-8)") from None
 
 
 def harmless(text: str) -> str:
