@@ -75,7 +75,7 @@ def parts_of(answer: Generation | Answer, interrupt: Interrupt, *, with_drafts: 
 class Writer:
     """Writes the parts of an answer, as they arrive: thinking on stderr, the rest on stdout."""
 
-    def __init__(self, output: Output, *, hides_text: bool, hides_thinking: bool) -> None:
+    def __init__(self, output: Output, *, hides_text: bool = False, hides_thinking: bool = False) -> None:
         self._output, self._hides_text, self._hides_thinking = output, hides_text, hides_thinking
         self._last = "\n"  # of the thinking
 
@@ -90,6 +90,7 @@ class Writer:
             self._output.write(_styled(part, sys.stdout))
 
     def end_thinking(self) -> None:
+        """End the line of the thinking, if it has not ended."""
         if self._last != "\n":
             print_stderr("")
             self._last = "\n"

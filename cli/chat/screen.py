@@ -15,7 +15,7 @@ from rich.cells import cell_len
 
 from pymtp import Answer
 
-from ..answer import DIM, END, Part
+from ..answer import DIM, END, Part, Writer
 from ..output import Output, print_stderr, shows_color
 from ..text import harmless
 
@@ -62,7 +62,8 @@ class Screen:
         self._styles_answers = shows_color(sys.stdout)
         self._dims_notes = shows_color(sys.stderr)
         self._wraps_notes = sys.stderr is not None and sys.stderr.isatty()
-        self._last = self._last_thought = "\n"  # on stdout; of thinking on stderr
+        self._last = "\n"  # on stdout
+        self._apart = Writer(output)  # where stdout is not a terminal: it gets the answer alone, as from `pymtp run`
         self._is_after_thinking = False
         self._wrapper = WordWrapper()
         self._markdown: MarkdownView | None = None
@@ -75,7 +76,7 @@ class Screen:
     def part(self, part: Part) -> None:
         """Write a part of an answer; thinking is dimmed, or goes to stderr. Raises OutputClosed and CommandError."""
         if not self._is_terminal:
-            self._write_apart(part.text, is_thinking=part.is_thinking)
+            self._write_apart(part)
             return
         lays_out = self.display.markdown and not self.display.color and self._styles_answers
         if lays_out and not part.is_thinking:
@@ -89,7 +90,7 @@ class Screen:
         if self._is_terminal:
             self._show_text(text, "")
         else:
-            self._write_apart(text, is_thinking=False)
+            self._write_apart(Part(text))
 
     def tag(self, text: str) -> None:
         """Write what begins or ends the thinking, on a new line."""
@@ -103,28 +104,18 @@ class Screen:
             self._markdown, self._last = None, "\n"
         if self._is_terminal:
             self._show(self._wrapper.flush(self.columns))
-        self._end_thinking()
+        self._apart.end_thinking()
         if self._last != "\n":
             self._write("\n")
         self._wrapper = WordWrapper()
 
-    def _write_apart(self, text: str, *, is_thinking: bool) -> None:
-        """Write a text where stdout is not a terminal: it gets the answer alone, as from `pymtp run`."""
-        if is_thinking:
-            print_stderr(text, ends_line=False)
-            self._last_thought, self._is_after_thinking = text[-1], True
-            return
-        self._end_thinking()
-        if self._is_after_thinking:
-            text = text.lstrip("\n")
-        if text:
-            self._is_after_thinking = False
-            self._write(text)
-
-    def _end_thinking(self) -> None:
-        if self._last_thought != "\n":
-            print_stderr("")
-            self._last_thought = "\n"
+    def _write_apart(self, part: Part) -> None:
+        if self._is_after_thinking and not part.is_thinking:
+            part = part._replace(text=part.text.lstrip("\n"))
+        if part.text:
+            self._is_after_thinking = part.is_thinking
+            self._last = self._last if part.is_thinking else part.text[-1]
+            self._apart.write(part)
 
     def _show_markdown(self, text: str) -> None:
         if self._markdown is None:
