@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from pymtp.errors import ContextFull, InvalidParameter, NotFinite
+from pymtp.errors import ContextFull, InvalidParameter, NotFinite, require
 from pymtp.loading.images import ImagePrompt
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
@@ -55,8 +55,8 @@ class Request:
         self.n_prompt = len(self.prompt)
         _check_images(prompt, model)
         check_request(params, model)
-        if params.lora and max(params.lora) >= model.n_adapters:
-            raise InvalidParameter("lora", f"scales of adapters that are loaded: {model.n_adapters}", value=params.lora)
+        is_loaded = not params.lora or max(params.lora) < model.n_adapters
+        require(is_loaded, "lora", f"scales of adapters that are loaded: {model.n_adapters}", params.lora)
         self._model = model
         self.stats = Stats()
         """Counts and times of the passes so far. Written by the engine's thread."""
@@ -132,11 +132,8 @@ def _tokens(prompt: str | Sequence[int], model: ModelTraits) -> "array[int]":
         tokens = array("i", model.vocabulary.tokenize(prompt))
     else:
         tokens = _token_ids(prompt, model.vocabulary.size)
-    if not tokens:
-        can_spell = not isinstance(prompt, str) or not prompt
-        raise InvalidParameter(
-            "prompt", "at least one token long" if can_spell else "of characters that the vocabulary has"
-        )
+    is_unknown = isinstance(prompt, str) and prompt
+    require(tokens, "prompt", "of characters that the vocabulary has" if is_unknown else "at least one token long")
     if len(tokens) >= model.n_ctx:
         raise ContextFull(
             f"the prompt has {len(tokens)} tokens, the context only {model.n_ctx}: "
@@ -148,8 +145,8 @@ def _tokens(prompt: str | Sequence[int], model: ModelTraits) -> "array[int]":
 def _check_images(prompt: str | Sequence[int], model: ModelTraits) -> None:
     if not isinstance(prompt, ImagePrompt):
         return
-    if prompt.images and prompt.images[-1].end == len(prompt):
-        raise InvalidParameter("prompt", "a text that continues after its last image")
+    continues = not prompt.images or prompt.images[-1].end < len(prompt)
+    require(continues, "prompt", "a text that continues after its last image")
     if prompt.n_cells >= model.n_ctx:
         raise ContextFull(
             f"the prompt takes {prompt.n_cells} cells, those of its images included, the context has only "
@@ -163,12 +160,7 @@ def _token_ids(prompt: Sequence[int], n_vocab: int) -> "array[int]":
             raise TypeError
         tokens = array("i", prompt)
     except (TypeError, OverflowError):
-        raise InvalidParameter("prompt", f"a string, or a list of token ids, not {_short(prompt)}") from None
-    if tokens and not 0 <= min(tokens) <= max(tokens) < n_vocab:
-        raise InvalidParameter("prompt", f"of token ids below {n_vocab}, not {_short(prompt)}")
+        raise InvalidParameter("prompt", "a string, or a list of token ids", value=prompt) from None
+    are_known = not tokens or 0 <= min(tokens) <= max(tokens) < n_vocab
+    require(are_known, "prompt", f"of token ids below {n_vocab}", prompt)
     return tokens
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
