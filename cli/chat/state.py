@@ -76,12 +76,7 @@ def names(params: Any) -> list[str]:
 def with_value(params: Params, name: str, text: str) -> Params:
     """Return `params`, a frozen dataclass, with `name` set to the value in `text`. Raises InvalidParameter."""
     value = _parse(name, text, get_type_hints(type(params))[name])
-    try:
-        return replace(params, **{name: value})  # type: ignore[type-var]
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InvalidParameter):
-            raise
-        raise InvalidParameter(name, "of another type", value=text) from error
+    return replace(params, **{name: value})  # type: ignore[type-var]
 
 
 def as_typed(value: Any) -> str:
