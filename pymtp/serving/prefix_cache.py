@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,6 +36,18 @@ def n_common(one: Sequence[int], other: Sequence[int]) -> int:
     return known
 
 
+class Kept(NamedTuple):
+    """What a free slot or a file holds."""
+
+    tokens: list[int]
+    scope: str
+    """Whose texts may continue it."""
+
+    def n_common(self, tokens: list[int], scope: str | None) -> int:
+        """How many of `tokens` it holds for `scope`."""
+        return n_common(self.tokens, tokens) if scope == self.scope else 0
+
+
 @dataclass
 class Saved:
     """A saved sequence, in memory, in a file, or both."""
@@ -56,15 +69,11 @@ class Saved:
         return len(self.data or b"")
 
 
-class Head(msgspec.Struct):
-    """What stands before a saved sequence, in a line of JSON."""
-
-    tokens: list[int]
-    scope: str
-
-
 class PrefixFiles:
-    """Files of up to `n_bytes_max` together in `folder`; the one that was unused for longest goes first."""
+    """Files of up to `n_bytes_max` together in `folder`; the one that was unused for longest goes first.
+
+    A line of JSON, with what is kept, stands before the saved sequence.
+    """
 
     def __init__(self, folder: Path, n_bytes_max: int, fits: Callable[[bytes], bool]) -> None:
         """`fits`: whether a saved sequence that begins like this is of this model and version.
@@ -74,17 +83,17 @@ class PrefixFiles:
         self._folder, self._n_bytes_max, self._fits = folder, n_bytes_max, fits
         make_own_folder(folder, "cache_dir")
 
-    def heads(self) -> Iterator[tuple[Path, Head]]:
+    def heads(self) -> Iterator[tuple[Path, Kept]]:
         """Those that the model can restore, the one that was unused for longest first."""
         for path, _ in self._by_use():
             with suppress(OSError, msgspec.MsgspecError), path.open("rb") as file:
-                head = msgspec.json.decode(file.readline(_HEAD_MAX), type=Head)
+                head = msgspec.json.decode(file.readline(_HEAD_MAX), type=Kept)
                 if self._fits(file.read(4096)):
                     yield path, head
 
     def write(self, tokens: list[int], scope: str, data: bytes) -> Path | None:
         """Keep a sequence; return its file, or None: it is too short or too long, or cannot be written."""
-        head = msgspec.json.encode(Head(tokens, scope)) + b"\n"
+        head = msgspec.json.encode(Kept(tokens, scope)) + b"\n"
         if len(tokens) < N_TOKENS_MIN or len(head) + len(data) > self._n_bytes_max:
             return None
         name = hashlib.sha256(head + data[:4096]).hexdigest()[:32]  # with the model's
@@ -167,7 +176,7 @@ class PrefixCache:
     def use(self, files: PrefixFiles) -> None:
         """Find sequences in files, too."""
         self.files = files
-        self._saved = [Saved(head.tokens, head.scope, None, path) for path, head in files.heads()] + self._saved
+        self._saved = [Saved(*head, None, path) for path, head in files.heads()] + self._saved
 
     def unwritten(self) -> list[Saved]:
         return [each for each in self._saved if each.path is None]

@@ -5,25 +5,11 @@ what is sampled.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from pymtp.engine.session import Session
 from pymtp.engine.snapshot import DamagedState
 from pymtp.errors import InvalidParameter, PymtpError, StateError
-from pymtp.serving.prefix_cache import N_TOKENS_MIN, PrefixCache, Saved, n_common
-
-
-class Kept(NamedTuple):
-    """What a free slot holds."""
-
-    tokens: list[int]
-    scope: str
-    """Whose texts may continue it."""
-
-    def n_common(self, tokens: list[int], scope: str | None) -> int:
-        """How many of `tokens` it holds for `scope`."""
-        return n_common(self.tokens, tokens) if scope == self.scope else 0
-
+from pymtp.serving.prefix_cache import N_TOKENS_MIN, Kept, PrefixCache, Saved
 
 NOTHING = Kept([], "")
 
