@@ -96,8 +96,7 @@ class EngineLoop:
 
     def _send(self, call: Call) -> None:
         with self._lock:
-            if self._is_closed:
-                raise Closed("the model is closed")
+            self.check_open()
             if self._broken:
                 raise self._broken
             if self._thread is None:
@@ -120,13 +119,9 @@ class EngineLoop:
         finally:
             with self._lock:
                 self._is_closed = True
-            self._end()
-
-    def _end(self) -> None:
-        """Refuse what is still in the inbox, and end all jobs."""
-        while not self._inbox.empty():
-            self._inbox.get().refuse()
-        self._scheduler.fail(Closed("the model was closed before the text was complete"))
+            while not self._inbox.empty():
+                self._inbox.get().refuse()
+            self._scheduler.fail(Closed("the model was closed before the text was complete"))
 
     def _after_fork(self) -> None:
         """Begin again in the child, which has no such thread and knows nothing of its locks."""
