@@ -84,7 +84,7 @@ class Weights:
         try:
             kept = _write(native, params, target)
             native.load_mtp = load_mtp
-            self._loaded.append(_load(info, native, on_load))
+            self._loaded.append(load_native(info, native, on_load))
         except BaseException:
             self.close()
             raise
@@ -132,7 +132,8 @@ _OVERRIDES: tuple[tuple[type, str, str], ...] = (
 )
 
 
-def _load(info: GgufInfo, params: Any, on_load: OnLoad | None) -> object:
+def load_native(info: GgufInfo, params: Any, on_load: OnLoad | None = None) -> object:
+    """llama.cpp's handle of a model, for its own parameters. Raises ModelError, and what `on_load` raises."""
     errors: list[BaseException] = []
 
     def report(share: float) -> bool:

@@ -106,12 +106,13 @@ def test_a_file_of_prompts_has_a_text_or_messages_on_each_line(tmp_path: Path) -
     ("content", "expected"),
     [
         ("", "is empty; write"),
-        ("{", "line 1 is not JSON"),
-        ("[" * 100_000, "line 1 is nested too deeply"),
-        ("[]", "line 1 has no category"),
-        ('{"prompt": "x"}', "line 1 has no category"),
-        ('{"category": "x", "prompt": "y"}\n{"category": "x"}', "line 2 has no prompt; add"),
-        ('{"category": "x", "messages": [{"content": "y"}]}', "line 1 has no prompt; add"),
+        ("{", "line 1 is no prompt .Input data"),
+        ('{"a":' * 100_000, "line 1 is no prompt .*recursion"),
+        ("[]", "line 1 is no prompt .Expected `object`"),
+        ('{"prompt": "x"}', "line 1 is no prompt .*`category`"),
+        ('{"category": "x", "prompt": "y"}\n{"category": "x"}', "line 2 has no prompt; write"),
+        ('{"category": "x", "messages": [{"role": 1, "content": "y"}]}', "line 1 is no prompt"),
+        ('{"category": "x", "messages": [{"content": "y"}]}', "line 1 has no prompt; write"),
     ],
 )
 def test_a_bad_file_of_prompts_names_the_line_and_the_fix(tmp_path: Path, content: str, expected: str) -> None:

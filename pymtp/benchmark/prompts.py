@@ -3,23 +3,21 @@
 Owns the texts and cuts them to length. Loads the vocabulary of a model, not its weights.
 """
 
-import json
-import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from pymtp.benchmark.experiment import Workload
 from pymtp.binding.library import lib
-from pymtp.binding.log import take_recent
 from pymtp.chat.template import ChatTemplate
 from pymtp.errors import PymtpError
 from pymtp.gguf.facts import model_facts
-from pymtp.loader import load_failure
+from pymtp.loader import load_native
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.text.files import read_text
 
@@ -79,7 +77,7 @@ def read_texts(path: Path) -> list[Text]:
 
     Raises PymtpError.
     """
-    return [_text(line, where) for where, line in _lines(path)]
+    return [replace(text, answer="") for _, text in _read(path)]
 
 
 def read_answers(path: Path) -> list[Text]:
@@ -87,25 +85,38 @@ def read_answers(path: Path) -> list[Text]:
 
     Raises PymtpError.
     """
-    pairs = []
-    for where, line in _lines(path):
-        text, answer = _text(line, where), json.loads(line).get("answer")
-        if not isinstance(answer, str) or not answer:
+    pairs = _read(path)
+    for where, text in pairs:
+        if not text.answer:
             raise PymtpError(f'{where} has no answer; add "answer": "..."')
-        pairs.append(replace(text, answer=answer))
-    return pairs
+    return [text for _, text in pairs]
 
 
-def _lines(path: Path) -> list[tuple[str, str]]:
-    """The lines of a file that are not blank, and where each is. The file is read once: it may be a pipe."""
+def _read(path: Path) -> list[tuple[str, Text]]:
+    """The texts in a file, and where each is. The file is read once: it may be a pipe."""
     try:
         lines = read_text(path).splitlines()
     except OSError as error:
         raise PymtpError(f"cannot read the prompts in {path}: {error.strerror}; check the path") from error
-    found = [(f"{path}, line {n}", line) for n, line in enumerate(lines, 1) if line.strip()]
+    found = [(place := f"{path}, line {n}", _text(line, place)) for n, line in enumerate(lines, 1) if line.strip()]
     if not found:
-        raise PymtpError(f"{path} is empty; write one JSON object per line")
+        raise PymtpError(f"{path} is empty; write {_FORM} on each line")
     return found
+
+
+def _text(line: str, place: str) -> Text:
+    try:
+        text = msgspec.json.decode(line, type=Text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise PymtpError(f"{place} is no prompt ({error}); write {_FORM}") from error
+    if text.prompt:
+        return replace(text, messages=())
+    if not text.messages or not all(message.keys() >= {"role", "content"} for message in text.messages):
+        raise PymtpError(f"{place} has no prompt; write {_FORM}")
+    return text
+
+
+_FORM = '{"category": "code", "prompt": "..."}, or "messages": [{"role": ..., "content": ...}] in the prompt\'s place'
 
 
 def tokenized(text: Text, vocabulary: Vocabulary) -> Prompt:
@@ -144,14 +155,10 @@ def synthetic(n_vocab: int, n: int = 64, n_prompts: int = 4, seed: int = 1) -> l
 @contextmanager
 def open_vocabulary(model: Path) -> Iterator[Vocabulary]:
     """The vocabulary of a GGUF. Raises ModelError."""
-    info = model_facts(model)
     params = lib.llama_model_default_params()
     params.vocab_only = True
-    lib.llama_backend_init()
-    take_recent()
-    handle = lib.llama_model_load_from_file(os.fsencode(model), params)
-    if not handle:
-        raise load_failure(info, take_recent())
+    info = model_facts(model)
+    handle = load_native(info, params)
     try:
         with closing(Vocabulary(handle, info.chat_template)) as vocabulary:
             yield vocabulary
@@ -161,31 +168,3 @@ def open_vocabulary(model: Path) -> Iterator[Vocabulary]:
 
 def _filled(tokens: Sequence[int], n: int) -> list[int]:
     return list(islice(cycle(tokens), n))
-
-
-def _text(line: str, place: str) -> Text:
-    try:
-        item = json.loads(line)
-    except RecursionError:
-        raise PymtpError(f"{place} is nested too deeply; write one object per line") from None
-    except ValueError as error:
-        raise PymtpError(f"{place} is not JSON ({error}); write one object per line") from error
-    if not isinstance(item, dict) or not isinstance(item.get("category"), str):
-        raise PymtpError(f'{place} has no category; write {{"category": "code", "prompt": "..."}}')
-    if isinstance(item.get("prompt"), str) and item["prompt"]:
-        return Text(item["category"], item["prompt"])
-    messages: Any = item.get("messages")
-    if not _are_messages(messages):
-        raise PymtpError(f'{place} has no prompt; add "prompt": "..." or "messages": [{{"role": ..., "content": ...}}]')
-    return Text(item["category"], messages=tuple(messages))
-
-
-def _are_messages(messages: Any) -> bool:
-    return (
-        isinstance(messages, list)
-        and bool(messages)
-        and all(
-            isinstance(one, dict) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
-            for one in messages
-        )
-    )
