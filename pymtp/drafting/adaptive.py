@@ -11,9 +11,8 @@ from typing import ClassVar
 from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, Proposal
 from pymtp.drafting.lookup import NO_MATCH, LookupDrafter, LookupMatch
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.policy import MATCH_KINDS, Candidate, DraftPlan, DraftPolicy, Rates
+from pymtp.drafting.policy import MATCH_KINDS, Candidate, DraftPolicy, Rates
 from pymtp.engine.session import Session
-from pymtp.sampling.distribution import Distribution
 
 
 class _Slot:
@@ -26,8 +25,7 @@ class AdaptiveDrafter:
     """Drafts as many tokens as pay, or as many as a request asks for: then all from the heads, where there are any.
 
     What lookup finds costs nothing to draft, so it is looked for in every round; the heads only run where the policy
-    wants them, also for prompts, and catch up later on what they have missed. Lookup extends the
-    heads' drafts if they repeat earlier text.
+    wants them, also for prompts, and catch up later on what they have missed.
     """
 
     traits: ClassVar = DrafterTraits("mtp or lookup", uses_mtp_heads=True, allows_drawn=True, auto_draft_max=None)
@@ -70,7 +68,7 @@ class AdaptiveDrafter:
             [each._replace(n_draft=found[each.slot][0]) if each.slot in found else each for each in requests]
         )
         return [
-            self._completed(request, each, plan, *found[request.slot]) if request.slot in found else each
+            self._noted(request, each, *found[request.slot][1:]) if request.slot in found else each
             for request, each in zip(requests, made, strict=True)
         ]
 
@@ -83,8 +81,8 @@ class AdaptiveDrafter:
                     self.policy.rates.add(kind, is_right)
                 slot.kinds = ()
 
-    def _find(self, request: DraftRequest, drafts: Sequence[int] = ()) -> LookupMatch:
-        return self._lookup.find(request, drafts) if self._lookup and request.uses_lookup else NO_MATCH
+    def _find(self, request: DraftRequest) -> LookupMatch:
+        return self._lookup.find(request) if self._lookup and request.uses_lookup else NO_MATCH
 
     def _slot(self, request: DraftRequest) -> _Slot:
         slot = self._slots.get(request.slot)
@@ -92,24 +90,11 @@ class AdaptiveDrafter:
             slot = self._slots[request.slot] = _Slot(request.history, self.policy.rates.begin())
         return slot
 
-    def _completed(
-        self, request: DraftRequest, made: Proposal, plan: DraftPlan, n_heads: int, n_lookup: int, match: LookupMatch
-    ) -> Proposal:
-        """The proposal of an adaptive request: what lookup found, or what the heads drafted, continued by lookup."""
-        slot, n = self._slots[request.slot], len(made.drafts)
+    def _noted(self, request: DraftRequest, made: Proposal, n_lookup: int, match: LookupMatch) -> Proposal:
+        """The proposal of an adaptive request: what lookup found, or what the heads drafted."""
+        slot = self._slots[request.slot]
         if n_lookup:
             slot.kinds = MATCH_KINDS[match.n_matched :]
             return Proposal(request.until_stop(match.tokens[:n_lookup]))
-        if n == 0:
-            return made
-        slot.kinds = range(made.n_drafted)
-        if n != n_heads or made.spare or n >= request.n_draft or made.drafts[-1] in request.stop:
-            return made
-        match = self._find(request._replace(n_draft=request.n_draft - n), made.drafts)
-        n_more = self.policy.n_more(plan, slot.rates, n, match.n_matched, len(match.tokens))
-        if n_more == 0:  # they are not worth their rows
-            return made
-        more = request._replace(n_draft=n_more).until_stop(match.tokens)
-        slot.kinds = [*range(n), *MATCH_KINDS[match.n_matched : match.n_matched + len(more)]]
-        distributions = made.distributions and [*made.distributions, *(Distribution.certain(one) for one in more)]
-        return made._replace(drafts=[*made.drafts, *more], distributions=distributions)
+        slot.kinds = range(made.n_drafted if made.drafts else 0)
+        return made

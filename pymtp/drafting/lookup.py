@@ -156,14 +156,13 @@ class LookupDrafter:
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
         """Nothing to note: the next histories show what was accepted."""
 
-    def find(self, request: DraftRequest, drafts: Sequence[int] = ()) -> LookupMatch:
-        """What followed the newest tokens of the request, and these drafts after them, up to `n_draft` tokens."""
+    def find(self, request: DraftRequest) -> LookupMatch:
+        """What followed the newest tokens of the request, up to `n_draft` tokens."""
         index = self._indexes[request.slot]
         index.follow(request.history)
-        after = [*request.history[-MATCH_MAX:], *drafts] if drafts else None
-        match = index.find(request.n_draft, after)
+        match = index.find(request.n_draft)
         if self._earlier and request.owner is not None and match.n_matched < MATCH_MAX:
-            other = self._earlier.find(request.owner, request.n_draft, after or request.history[-MATCH_MAX:])
+            other = self._earlier.find(request.owner, request.n_draft, request.history[-MATCH_MAX:])
             match = other if other.n_matched > match.n_matched else match
         return match
 

@@ -193,12 +193,6 @@ class DraftPlan(NamedTuple):
     """Tokens that the round is expected to emit."""
     speed: float = 0.0
     """Tokens a millisecond, with that."""
-    n_sequences: int = 1
-    """Sequences in the pass, those without drafts included."""
-
-    @property
-    def n_drafts(self) -> int:
-        return sum(self.heads) + sum(self.lookup)
 
 
 class _Choice:
@@ -249,7 +243,7 @@ class DraftPolicy:
         self._n_rounds += 1
         choice = self._latest = self._choices[self._shape(0, n, n)[2]]
         if not self.costs.are_known:
-            return DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n), n_sequences=n)
+            return DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n))
         choice.n_until -= 1
         plan = self._with_steps(choice.steps, asked, n)
         # where lookup emits two tokens a round, no other length has to be looked at
@@ -301,17 +295,4 @@ class DraftPolicy:
         n_drafts = [[0] * len(asked), [0] * len(asked)]
         for _, _, i in chain(*groups[:best]):
             n_drafts[from_heads[i]][i] += 1
-        return DraftPlan(steps, n_drafts[True], n_drafts[False], tokens[best], speeds[best], n)
-
-    def n_more(self, plan: DraftPlan, rates: Rates, n_heads: int, n_matched: int, n_found: int) -> int:
-        """How many drafts of a match that continues the heads' drafts are worth their rows."""
-        n, longest = plan.n_sequences, max([*plan.heads, *plan.lookup])
-        if self._in_step:
-            n_rows = [n * max(longest, n_heads + k) for k in range(n_found + 1)]
-        else:
-            n_rows = [plan.n_drafts + k for k in range(n_found + 1)]
-        ms = self.costs.table(plan.steps, n, n_rows[-1])
-        before = rates.chances(range(n_heads))[-1]
-        chances = (before * chance for chance in rates.chances(MATCH_KINDS[n_matched : n_matched + n_found]))
-        speeds = [tokens / ms[n_rows[k]] for k, tokens in enumerate(accumulate(chances, initial=plan.tokens))]
-        return speeds.index(max(speeds))
+        return DraftPlan(steps, n_drafts[True], n_drafts[False], tokens[best], speeds[best])
