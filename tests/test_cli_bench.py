@@ -302,15 +302,11 @@ def test_an_interrupted_run_continues_where_it_was(prompts: Path, tmp_path: Path
 @model
 def test_a_file_to_resume_from_that_is_another_ones_is_refused(prompts: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept.jsonl"
-    for text, expected in (
-        ("{}", "was not written by --resume; name another file"),
-        ("no json", "was not written by --resume; name another file"),
-        ('{"pymtp bench": "another", "measured": "x"}', "is of other models, prompts or another pymtp"),
-    ):
+    for text in ("{}", "no json", "\n[]", '{"pymtp bench": "another", "measured": "x"}'):
         kept.write_text(text)
         result = bench(*SHORT, "--resume", kept)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-        assert expected in result.stderr and kept.read_text() == text
+        assert "is no record of these models" in result.stderr and kept.read_text() == text
     assert "cannot use" in bench(*SHORT, "--resume", tmp_path).stderr
     missing = bench(*SHORT, "-m", tmp_path / "missing.gguf", "--resume", tmp_path / "new.jsonl")
     assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1) and "missing.gguf" in missing.stderr

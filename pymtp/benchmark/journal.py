@@ -7,9 +7,9 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any
 
 from pymtp.benchmark.experiment import Arm, Experiment, Sample, Trial, Variant, Workload
 from pymtp.benchmark.prompts import Text
@@ -32,15 +32,22 @@ class Journal:
     def __init__(self, path: Path, experiment: Experiment, texts: Sequence[Text]) -> None:
         self._path = path
         self._measured: dict[str, tuple[str, Stats, str]] = {}
-        head = {"pymtp bench": version_text(), "measured": _fingerprint(experiment, texts)}
+        head = json.dumps({"pymtp bench": version_text(), "measured": _fingerprint(experiment, texts)})
         try:
-            lines = read_text_record(path).splitlines() if os.path.exists(path) else []
-            if lines:
-                self._load(lines, head)
-            else:
-                self._append(head)
+            text = read_text_record(path) if os.path.exists(path) else ""
+            if not text:
+                path.write_text(head, "utf-8")
         except OSError as error:
             raise PymtpError(f"cannot use {path}: {error.strerror}; check the path after --resume") from error
+        first, *lines = text.splitlines() or [head]
+        if first != head:
+            raise PymtpError(f"{path} is no record of these models and prompts by this pymtp; name another file")
+        for line in lines:
+            with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                # half a line is left where a write was interrupted; it is measured again
+                fields = json.loads(line)
+                measured = str(fields["category"]), Stats.from_record(fields["stats"]), str(fields["acceptance"])
+                self._measured[fields["sample"]] = measured
 
     def samples(self, key: Key, arms: Sequence[Arm]) -> list[Sample]:
         """The samples of all `arms` in a trial; none if some are missing, as they belong together."""
@@ -58,34 +65,10 @@ class Journal:
         name = _name(sample.variant, sample.test, sample.trial, sample.is_prompt_only, sample.arm)
         fields = {"sample": name, "category": sample.category, "acceptance": sample.acceptance}
         try:
-            self._append({**fields, "stats": sample.stats.as_record()})
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write("\n" + json.dumps({**fields, "stats": sample.stats.as_record()}))
         except OSError as error:
             raise PymtpError(f"cannot write {self._path}: {error.strerror}; check the disk") from error
-
-    def _append(self, fields: dict[str, Any]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(fields) + "\n")
-
-    def _load(self, lines: Sequence[str], head: dict[str, str]) -> None:
-        try:
-            found = json.loads(lines[0])
-            is_journal = isinstance(found, dict) and "pymtp bench" in found
-        except (ValueError, RecursionError):
-            is_journal = False
-        if not is_journal:
-            raise PymtpError(f"{self._path} was not written by --resume; name another file")
-        if found != head:
-            raise PymtpError(f"{self._path} is of other models, prompts or another pymtp; name another file")
-        for line in lines[1:]:
-            try:
-                fields = json.loads(line)
-                measured = str(fields["category"]), Stats.from_record(fields["stats"]), str(fields["acceptance"])
-                self._measured[fields["sample"]] = measured
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                continue  # an interrupted write leaves half a line, which is measured again
-        if lines and not self._path.read_bytes().endswith(b"\n"):
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write("\n")
 
 
 def _name(*parts: object) -> str:
