@@ -31,8 +31,6 @@ _NUMBERS = zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True)
 SCALARS = {number: struct.Struct(f"<{letter}") for number, letter in _NUMBERS}
 """How values are stored, by the number of their type in a header."""
 _U32, _U64 = SCALARS[4], SCALARS[10]
-_TENSOR_ENDS = [struct.Struct(f"<{n_dims}QIQ") for n_dims in range(_MAX_DIMS + 1)]
-"""Shape, type and offset, by the number of dimensions."""
 
 
 class HeaderError(Exception):
@@ -139,7 +137,7 @@ class _Cursor:
             start = self._at
             key, value = self._string(), self._value(self._number(_U32))
             metadata[key], spans[key] = value, (start, self._at)
-        listed = self._tensor_infos(n_tensors)
+        listed = [self._tensor_info() for _ in range(n_tensors)]
         alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1:
             raise HeaderError(f"alignment {alignment}")
@@ -207,25 +205,13 @@ class _Cursor:
             at += 8 + unpack(data, at)[0]
         self._at = at
 
-    def _tensor_infos(self, count: int) -> list[tuple[str, tuple[int, ...], int, int]]:
-        """Name, shape, type, and offset in the data of each tensor."""
-        # this runs once for each tensor: locals, no method calls
-        u64, u32, data, at, size = _U64.unpack_from, _U32.unpack_from, self._data, self._at, len(self._data)
-        made = []
-        for _ in range(count):
-            end = at + 8 + u64(data, at)[0]
-            if end > size:
-                raise HeaderTruncated("a string reaches beyond the end of the file")
-            name = data[at + 8 : min(end, at + 8 + MAX_TEXT_BYTES)].decode("utf-8", errors="replace")
-            (n_dims,) = u32(data, end)
-            if n_dims > _MAX_DIMS:
-                raise HeaderError(f"tensor {name!r} has {n_dims} dimensions")
-            rest = _TENSOR_ENDS[n_dims]
-            *shape, type_id, offset = rest.unpack_from(data, end + 4)
-            made.append((name, tuple(shape), type_id, offset))
-            at = end + 4 + rest.size
-        self._at = at
-        return made
+    def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
+        """Name, shape, type, and offset in the data of a tensor."""
+        name, n_dims = self._string(), self._number(_U32)
+        if n_dims > _MAX_DIMS:
+            raise HeaderError(f"tensor {name!r} has {n_dims} dimensions")
+        shape = tuple([self._number(_U64) for _ in range(n_dims)])
+        return name, shape, self._number(_U32), self._number(_U64)
 
 
 def padded(n_bytes: int, alignment: int) -> int:
