@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from pymtp.binding import log
-from pymtp.binding.library import ffi, lib
+from pymtp.binding.library import ffi, lib, text_of
 from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
 from pymtp.errors import ModelError, PymtpError, RemoteError, require
@@ -62,7 +62,7 @@ class Weights:
     def draft_obstacle(self) -> str | None:
         """Why llama.cpp cannot run the MTP heads, or the assistant; None if it can."""
         obstacle = lib.pymtp_draft_obstacle(model_pointer(self.model), model_pointer(self.assistant))
-        return ffi.string(obstacle).decode() if obstacle else None
+        return text_of(obstacle) if obstacle else None
 
     @property
     def has_recurrent_states(self) -> bool:

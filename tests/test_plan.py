@@ -141,7 +141,7 @@ def limit(monkeypatch: pytest.MonkeyPatch, free: dict[str, int]) -> None:
     real = devices._memory
 
     def memory(device: Any) -> tuple[int, int]:
-        size = free.get(devices._text(devices.lib.ggml_backend_dev_name(device)))
+        size = free.get(devices.text_of(devices.lib.ggml_backend_dev_name(device)))
         return real(device) if size is None else (size, size)
 
     monkeypatch.setattr(devices, "_memory", memory)

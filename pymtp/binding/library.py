@@ -63,16 +63,17 @@ def load_backends(folder: Path) -> None:
 
 def abi_id() -> str:
     """The sources of the loaded library: "llama.cpp b11549 + <hash of patches and engine>"."""
-    return _string(lib.pymtp_abi_id())
+    return text_of(lib.pymtp_abi_id())
 
 
-def _string(pointer: Any) -> str:
+def text_of(pointer: Any) -> str:
+    """A string of the library's. What is not UTF-8 in it, as where it was cut amid a character, becomes U+FFFD."""
     text: bytes = ffi.string(pointer)
-    return text.decode()
+    return text.decode(errors="replace")
 
 
 ffi, lib = import_native(library_file())
-check_abi_id(abi_id(), _string(lib.PYMTP_BUILT_FOR))
+check_abi_id(abi_id(), text_of(lib.PYMTP_BUILT_FOR))
 lib.pymtp_log_show(SILENT)  # backends speak as soon as they are there
 load_backends(library_file().parent)
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pymtp.binding.library import SILENT, ffi, lib
+from pymtp.binding.library import SILENT, lib, text_of
 
 LogLevel = Literal["none", "error", "warn", "info", "debug"]
 
@@ -17,7 +17,7 @@ def set_log_level(level: LogLevel) -> None:
 
 def take_recent() -> str:
     """Return and clear the warnings and errors since the last call."""
-    return str(ffi.string(lib.pymtp_log_take()).decode(errors="replace"))
+    return text_of(lib.pymtp_log_take())
 
 
 def exit_on_abort() -> None:

@@ -3,7 +3,7 @@
 Knows the codes and their messages; nothing about the calls.
 """
 
-from pymtp.binding.library import ffi, lib
+from pymtp.binding.library import lib, text_of
 from pymtp.errors import BackendError, ContextFull, NotFinite, NothingAllowed, PymtpError, RemoteError
 
 _ERRORS: dict[int, type[PymtpError]] = {
@@ -24,5 +24,4 @@ def check(status: int) -> None:
 
 def error_message() -> str:
     """Why the last call of this thread failed."""
-    message: bytes = ffi.string(lib.pymtp_error_message())
-    return message.decode(errors="replace")  # it can be cut amid a character
+    return text_of(lib.pymtp_error_message())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pymtp.errors import ModelError
 from pymtp.gguf.header import Shard, TensorInfo, Value
-from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile, is_assistant, read_model
+from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile, read_model
 from pymtp.gguf.side_files import mismatch, side_files_of
 from pymtp.gguf.types import FILE_TYPES
 
@@ -83,7 +83,7 @@ class GgufInfo:
     @property
     def is_assistant(self) -> bool:
         """Whether the file is itself an assistant; only with `file_facts`."""
-        return is_assistant(self.architecture)
+        return self.model_file.is_assistant
 
     @property
     def has_heads(self) -> bool:

@@ -41,11 +41,6 @@ def tensors_by_layer(tensors: Iterable[TensorInfo]) -> dict[int, dict[str, Tenso
     return found
 
 
-def is_assistant(architecture: str) -> bool:
-    """Whether models of `architecture` are assistants: see ModelFile."""
-    return architecture.endswith("-assistant")
-
-
 def read_model(path: str | os.PathLike[str], metadata: Mapping[str, Value] | None = None) -> "ModelFile":
     """The GGUF at `path`, with `metadata` in the place of its own; a ModelFile is what was read before.
 
@@ -137,7 +132,7 @@ class ModelFile:
     @property
     def is_assistant(self) -> bool:
         """Whether this is a small model that drafts for another and reads its cache, as Gemma-4's assistants do."""
-        return is_assistant(self.architecture)
+        return self.architecture.endswith("-assistant")
 
     @property
     def n_layers_read(self) -> int:

@@ -16,7 +16,7 @@ SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gg
 
 def read_shards(path: Path) -> list[Shard]:
     """Read and check the file at `path` and, if it is the first part of a split model, the others."""
-    first = _read_shard(path)
+    first = read_single(path)
     number, count = (first.metadata.get(key, 0) for key in ("split.no", "split.count"))
     if not isinstance(count, int) or count <= 1:
         return [first]
@@ -27,16 +27,9 @@ def read_shards(path: Path) -> list[Shard]:
         raise ModelError(
             f"{path} is the first of {count} parts; rename the parts to NAME-00001-of-{count:05}.gguf and so on"
         )
-    shards = [first, *(_read_shard(path.with_name(name)) for name in names[1:])]
+    shards = [first, *(read_single(path.with_name(name)) for name in names[1:])]
     _check_together(shards)
     return shards
-
-
-def read_single(path: Path) -> Shard:
-    """Read and check a file that goes with a model and is never split: a projector, an adapter."""
-    if path.is_dir():
-        raise ModelError(f"{path} is a directory; name the .gguf file inside it")
-    return _read_shard(path)
 
 
 def part_names(first: str) -> list[str]:
@@ -60,7 +53,8 @@ def _check_together(shards: list[Shard]) -> None:
         raise ModelError(f"the parts of {shards[0].path} are not of one model; download them again")
 
 
-def _read_shard(path: Path) -> Shard:
+def read_single(path: Path) -> Shard:
+    """Read and check one file: a part of a model, or what goes with it and is never split, such as an adapter."""
     try:
         _check_kind(path)
         shard = read_header(path)

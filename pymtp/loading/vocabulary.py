@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache, partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from pymtp.binding.library import ffi, lib
+from pymtp.binding.library import ffi, lib, text_of
 from pymtp.binding.status import check
 from pymtp.binding.types import model_pointer
 from pymtp.errors import Closed, InvalidParameter
@@ -176,4 +176,4 @@ class Vocabulary:
         if token < 0:
             return ""
         with self.using():
-            return str(ffi.string(lib.llama_vocab_get_text(self.native, token)).decode(errors="replace"))
+            return text_of(lib.llama_vocab_get_text(self.native, token))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pymtp.binding.library import ffi, lib, library_file
+from pymtp.binding.library import ffi, lib, library_file, text_of
 from pymtp.binding.status import check
 from pymtp.errors import InvalidParameter
 from pymtp.loading.rpc import RpcLink
@@ -59,8 +59,8 @@ def left_out() -> Iterator[str]:
 def describe(device: Any) -> Device:
     """What llama.cpp says of a device. Raises RemoteError for one that is lost."""
     backend = lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(device))
-    description = _text(lib.ggml_backend_dev_description(device))
-    return Device(_name(device), _kind(device), _text(backend), description, *_memory(device))
+    description = text_of(lib.ggml_backend_dev_description(device))
+    return Device(_name(device), _kind(device), text_of(backend), description, *_memory(device))
 
 
 def find_devices(names: Sequence[str] | None, remote: Sequence[Any] = ()) -> list[Any]:
@@ -81,7 +81,7 @@ def find_devices(names: Sequence[str] | None, remote: Sequence[Any] = ()) -> lis
 
 def cpu_features() -> str:
     """What llama.cpp's backends were built with: NAME = 1 for each, of the CPU its instructions."""
-    return _text(lib.llama_print_system_info()).strip(" |")
+    return text_of(lib.llama_print_system_info()).strip(" |")
 
 
 def host_device() -> Any:
@@ -104,7 +104,7 @@ def host_free_bytes() -> int:
 def buffer_types(remote: Sequence[Any] = ()) -> dict[str, Any]:
     """llama.cpp's buffer types of all devices, by name: where a tensor can be put."""
     types = [buffer_type_of(each) for each in [*remote, *_natives()]]
-    return {_text(lib.ggml_backend_buft_name(each)): each for each in types if each != ffi.NULL}
+    return {text_of(lib.ggml_backend_buft_name(each)): each for each in types if each != ffi.NULL}
 
 
 def buffer_type_of(device: Any) -> Any:
@@ -120,7 +120,7 @@ def _natives() -> list[Any]:
 
 
 def _name(device: Any) -> str:
-    return _text(lib.ggml_backend_dev_name(device))
+    return text_of(lib.ggml_backend_dev_name(device))
 
 
 def _kind(device: Any) -> str:
@@ -131,8 +131,3 @@ def _memory(device: Any) -> tuple[int, int]:
     n_free, n_total = ffi.new("size_t *"), ffi.new("size_t *")
     check(lib.pymtp_device_memory(device, n_free, n_total))
     return n_free[0], n_total[0]
-
-
-def _text(string: Any) -> str:
-    text: bytes = ffi.string(string)
-    return text.decode(errors="replace")
