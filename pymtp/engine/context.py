@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pymtp.binding.library import ffi, lib
-from pymtp.binding.status import check
 from pymtp.binding.types import model_pointer
 from pymtp.documented import documented
 from pymtp.engine.threads import MAX_POLL, MAX_THREADS, threads_of
@@ -140,8 +139,6 @@ _ROPE_FLOATS = {"rope_freq_base": 0, "rope_freq_scale": 0, **dict.fromkeys(_YARN
 """The least of each."""
 _FLOAT_MAX = 3e38  # of 32 bits
 
-_HEAD_CONTEXT = {"target": lib.PYMTP_HEAD_CONTEXT_TARGET, "chained": lib.PYMTP_HEAD_CONTEXT_CHAINED}
-
 
 def _one_of(names: Iterable[str]) -> str:
     return "one of " + ", ".join(names)
@@ -159,34 +156,15 @@ def resolved(model: object, params: ContextParams, n_seq_max: int | None) -> Con
     return replace(params, n_ctx=n_ctx, n_cells=n_cells, n_seq_max=n_seq_max)
 
 
-def open_context(
-    model: object,
-    context: ContextParams,
-    n_draft_max: int,
-    *,
-    uses_heads: bool,
-    assistant: object | None,
-    mtp_context: str,
-    padding: str,
-) -> Any:
-    """A new `pymtp_session *` for what `resolved` returned. See Session for the parameters, and for what it raises."""
-    require(mtp_context in _HEAD_CONTEXT, "mtp_context", "target or chained", mtp_context)
-    native = native_params(context, n_draft_max, context.n_seq_max)  # referenced until the call is done
-    params = ffi.new("struct pymtp_session_params *")
-    params.context = native
-    params.n_draft_max = n_draft_max
-    params.uses_heads = uses_heads
-    params.head_context = _HEAD_CONTEXT[mtp_context]
-    params.assistant = model_pointer(assistant)
-    params.n_ctx_seq = context.n_ctx
-    params.padding = getattr(lib, f"PYMTP_PADDING_{padding.upper()}")
-    rounds, prompts = threads_of(context)
-    if rounds.are_bound or prompts.are_bound:
-        pools = rounds.native(), prompts.native()  # as is this
-        params.threads, params.threads_batch = pools
-    handle = ffi.new("struct pymtp_session **")
-    check(lib.pymtp_session_init(model_pointer(model), params, handle))
-    return handle[0]
+def session_params(context: ContextParams, n_draft_max: int) -> tuple[Any, list[Any]]:
+    """A `pymtp_session_params *` for what `resolved` returned, and what has to live until it was used."""
+    params, native = ffi.new("struct pymtp_session_params *"), native_params(context, n_draft_max, context.n_seq_max)
+    params.context, params.n_draft_max, params.n_ctx_seq = native, n_draft_max, context.n_ctx
+    threads = threads_of(context)
+    if not any(each.are_bound for each in threads):
+        return params, [native]
+    params.threads, params.threads_batch = pools = [each.native() for each in threads]
+    return params, [native, *pools]
 
 
 def native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> Any:

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 from pymtp.binding.library import ffi, lib, text_of
 from pymtp.binding.status import check
 from pymtp.binding.types import model_pointer
-from pymtp.engine.context import ContextParams, open_context, resolved
+from pymtp.engine.context import ContextParams, resolved, session_params
 from pymtp.engine.draft_limits import DraftLimits
 from pymtp.engine.handle import Counters, SessionHandle, Timing
 from pymtp.engine.snapshot import Snapshots
-from pymtp.errors import InvalidParameter
+from pymtp.errors import InvalidParameter, require
 
 if TYPE_CHECKING:
     from pymtp.binding.arrays import Logits, Tokens
 
 _MEMORY: dict[int, Literal["shared", "own", "none"]]
 _MEMORY = {lib.PYMTP_MEMORY_SHARED: "shared", lib.PYMTP_MEMORY_OWN: "own", lib.PYMTP_MEMORY_NONE: "none"}
+_HEAD_CONTEXT = {"target": lib.PYMTP_HEAD_CONTEXT_TARGET, "chained": lib.PYMTP_HEAD_CONTEXT_CHAINED}
 _FEED_SHIFT, _LOGITS = lib.PYMTP_ROW_FEED_SHIFT, lib.PYMTP_ROW_LOGITS
 
 
@@ -92,23 +93,20 @@ class Session(DraftLimits, Snapshots):
         model_id: str = "",
         padding: Literal["auto", "never", "always"] = "auto",
     ) -> None:
+        require(mtp_context in _HEAD_CONTEXT, "mtp_context", "target or chained", mtp_context)
         params = resolved(model, params, n_seq_max)
         n_seq_max = params.n_seq_max
         self.n_ctx: int = params.n_ctx or 0
         """Positions that a sequence can hold."""
-        self._handle = SessionHandle(
-            open_context(
-                model,
-                params,
-                n_draft_max,
-                uses_heads=uses_heads,
-                assistant=assistant,
-                mtp_context=mtp_context,
-                padding=padding,
-            )
-        )
-        info = self._describe()
         model = model_pointer(model)
+        native, _alive = session_params(params, n_draft_max)
+        native.uses_heads, native.assistant = uses_heads, model_pointer(assistant)
+        native.head_context = _HEAD_CONTEXT[mtp_context]
+        native.padding = getattr(lib, f"PYMTP_PADDING_{padding.upper()}")
+        handle = ffi.new("struct pymtp_session **")
+        check(lib.pymtp_session_init(model, native, handle))
+        self._handle = SessionHandle(handle[0])
+        info = self._describe()
         self._counters = ffi.new("struct pymtp_counters *")
         self.n_reduced = 0
         """Candidates that passes prepare: see reduce_logits."""
