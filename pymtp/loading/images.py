@@ -6,6 +6,7 @@ Owns the handles of both. Knows files, texts and token ids; no session.
 import hashlib
 import math
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,15 @@ _MAX_BYTES: int = lib.PYMTP_IMAGE_BYTES_MAX
 _MAX_PIXELS: int = lib.PYMTP_IMAGE_PIXELS_MAX
 _PLACEHOLDERS = ("<|image_pad|>", "<|image|>", "<|video_pad|>", "<image>")
 _KNOWN = "a JPEG, PNG, BMP or GIF"
+_OTHER_KINDS = {
+    rb"RIFF....WEBP": "is WebP, which is not supported; convert it",
+    rb"....ftyp": "is AVIF, HEIC or a video, which are not supported; convert it",
+    rb"II\*\0|MM\0\*": "is TIFF, which is not supported; convert it",
+    rb"%PDF-": "is a PDF, which is not supported; make an image of each page",
+    rb"GGUF": "is a GGUF; name an image",
+    rb"\s*<.{,1000}<svg|\s*<svg": "is SVG, which is not supported; convert it",
+}
+"""How files of other kinds begin, and what to say of them."""
 
 
 class Image:
@@ -45,8 +55,8 @@ class Image:
         handle, width, height = ffi.new("struct pymtp_image **"), ffi.new("int32_t *"), ffi.new("int32_t *")
         file = ffi.from_buffer("uint8_t[]", data)
         if lib.pymtp_image_load(file, len(data), handle, width, height) != lib.PYMTP_OK:
-            kind = _kind(data)
-            why = f"is {kind}" if kind else f"cannot be used: {error_message()}"
+            kinds = (kind for begin, kind in _OTHER_KINDS.items() if re.match(begin, data, re.DOTALL))
+            why = next(kinds, f"cannot be used: {error_message()}")
             raise InvalidParameter("image", f"{_KNOWN}; {name} {why}")
         self.native: Any = ffi.gc(handle[0], lib.pymtp_free)
         self.data = bytes(data)
@@ -261,20 +271,3 @@ def _read(source: StrPath) -> tuple[str, bytes]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InvalidParameter("image", f"a file that can be read; {name}: {why}") from None
-
-
-def _kind(data: bytes) -> str:
-    """What a file is, if it is not an image that can be read; "" if that is not known."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "WebP, which is not supported; convert it"
-    if data[4:8] == b"ftyp":
-        return "AVIF, HEIC or a video, which are not supported; convert it"
-    if data[:4] in (b"II*\0", b"MM\0*"):
-        return "TIFF, which is not supported; convert it"
-    if data[:5] == b"%PDF-":
-        return "a PDF, which is not supported; make an image of each page"
-    if data[:4] == b"GGUF":
-        return "a GGUF; name an image"
-    if data.lstrip()[:1] == b"<" and b"<svg" in data[:1000]:
-        return "SVG, which is not supported; convert it"
-    return ""
