@@ -16,7 +16,7 @@ from pymtp.gguf.writer import Metadata, OnWrite, Piece, Tensor, write_gguf
 from pymtp.heads.checkpoint import Beside, Checkpoint, CheckpointTensor, Made, Span, whole
 from pymtp.heads.files import check_target, default_target, shared_tensors
 from pymtp.heads.names import ARCHITECTURES, EXPERT, FUSED_EXPERTS, INDEX_QK, JOINED, KV_B, NAMES, Names, place
-from pymtp.heads.quantize import BF16, F16, F32, HeadTypes, convert, fitting_type, is_kept, type_id
+from pymtp.heads.quantize import BF16, F16, F32, HeadTypes, convert, fitting_type, is_matrix, type_id
 
 _REQUIRED = ("nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight")
 _UNUSED = ("_scale_inv", "rotary_emb.inv_freq", "hyper_connection_mixer.block_inject_weight.weight")
@@ -82,10 +82,9 @@ def convert_heads(
 
 def _tensor(name: str, part: str, made: Made, types: HeadTypes, source: Checkpoint) -> Tensor:
     what = f"{source.folder}: {name}"
-    is_matrix = len(made.shape) > 1 and part.endswith(".weight") and not is_kept(part)
     asked = types.of(name, part)
     kind: int | None = F32
-    if is_matrix:
+    if is_matrix(part, made.shape):
         own = _OWN_TYPES[made.spans[0].source.dtype]
         kind = fitting_type(own if asked is None else type_id(asked, "type"), made.shape[0])
     if kind is None:

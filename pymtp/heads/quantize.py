@@ -33,9 +33,9 @@ _OUTPUT = "nextn.shared_head_head.weight"
 _EXPERTS = re.compile(r"ffn_\w+_exps\.weight")
 
 
-def is_kept(part: str) -> bool:
-    """Whether a tensor of a head, by its name in the layer, always stays as it is."""
-    return bool(_KEPT.search(part))
+def is_matrix(part: str, shape: Sequence[int]) -> bool:
+    """Whether a tensor of a head, by its name in the layer, can get another type; the others stay as they are."""
+    return len(shape) > 1 and part.endswith(".weight") and not _KEPT.search(part)
 
 
 @dataclass(frozen=True)
@@ -100,55 +100,43 @@ def quantize_heads(
     model, out = ModelFile(Path(path)), Path(target)
     need_heads(model)
     check_target(out, [shard.path for shard in model.shards], force=force)
-    plan = _Plan(model, types)
-    tensors = [plan.tensor(tensor) for tensor in model.tensors.values()]
-    if not plan.changes:
+    of_heads = {name: name.split(".", 2)[2] for name in model.tensors if name.startswith(model.head_prefixes)}
+    parts = {name: part for name, part in of_heads.items() if is_matrix(part, model.tensors[name].shape)}
+    for pattern, _ in types.tensor_type:
+        allowed = f"a regular expression of a matrix of the heads ({', '.join([*parts][:3])}, ...)"
+        require(any(re.search(pattern, name) for name in parts), "tensor_type", allowed, pattern)
+    changes: list[Change] = []
+    asked = {name: kind for name, part in parts.items() if (kind := types.of(name, part))}
+    tensors = [_changed(each, asked.get(each.name), changes) for each in model.tensors.values()]
+    if not changes:
         require(types != HeadTypes(), "type", "named where no other type is")
         raise UnsupportedModel(f"{path}: no matrix of its heads gets another type; name other types")
     metadata = Metadata(model.shards[0])
     if model.is_heads_alone and types.type and "general.file_type" in metadata.pairs:
-        kind = next(number for number, name in FILE_TYPES.items() if name.startswith(types.type.upper()))
-        metadata.set_number("general.file_type", kind)
+        file_type = next(number for number, name in FILE_TYPES.items() if name.startswith(types.type.upper()))
+        metadata.set_number("general.file_type", file_type)
     if "general.quantization_version" not in metadata.pairs:
         metadata.set_number("general.quantization_version", 2)
     write_gguf(out, metadata, tensors, on_write)
-    return plan.changes
+    return changes
 
 
-class _Plan:
-    def __init__(self, model: ModelFile, types: HeadTypes) -> None:
-        self._types, self._prefixes = types, model.head_prefixes
-        self.changes: list[Change] = []
-        names = [name for name in model.tensors if self._is_matrix(model.tensors[name])]
-        for pattern, _ in types.tensor_type:
-            if not any(re.search(pattern, name) for name in names):
-                allowed = f"a regular expression of a matrix of the heads ({', '.join(names[:3])}, ...)"
-                raise InvalidParameter("tensor_type", allowed, value=pattern)
-
-    def _is_matrix(self, tensor: TensorInfo) -> bool:
-        part = self._part(tensor.name)
-        return len(tensor.shape) > 1 and part.endswith(".weight") and not is_kept(part)
-
-    def _part(self, name: str) -> str:
-        """The name of a head's tensor in its layer; "" for others."""
-        return next((name.removeprefix(prefix) for prefix in self._prefixes if name.startswith(prefix)), "")
-
-    def tensor(self, tensor: TensorInfo) -> Tensor:
-        name = self._types.of(tensor.name, self._part(tensor.name)) if self._is_matrix(tensor) else None
-        if name is None:
-            return stored(tensor)
-        wanted = type_id(name, "type")
-        kind = fitting_type(wanted, tensor.shape[0])
-        if kind is None:
-            raise UnsupportedModel(
-                f"{tensor.path}: {tensor.name} has rows of {tensor.shape[0]} numbers, which the blocks of {name} do "
-                "not fit; name another type for it (--tensor-type)"
-            )
-        if kind == tensor.type_id:
-            return stored(tensor)
-        before, after = TENSOR_TYPES[tensor.type_id].name, TENSOR_TYPES[kind].name
-        self.changes.append(Change(tensor.name, before, after, None if kind == wanted else TENSOR_TYPES[wanted].name))
-        return Tensor(tensor.name, tensor.shape, kind, converted(tensor, kind))
+def _changed(tensor: TensorInfo, name: str | None, changes: list[Change]) -> Tensor:
+    """A tensor in the type that is called `name`, if there is one; `changes` notes it."""
+    wanted = tensor.type_id if name is None else type_id(name, "type")
+    if wanted == tensor.type_id:
+        return stored(tensor)
+    kind = fitting_type(wanted, tensor.shape[0])
+    if kind is None:
+        raise UnsupportedModel(
+            f"{tensor.path}: {tensor.name} has rows of {tensor.shape[0]} numbers, which the blocks of {name} do not "
+            "fit; name another type for it (--tensor-type)"
+        )
+    if kind == tensor.type_id:
+        return stored(tensor)
+    before, after = TENSOR_TYPES[tensor.type_id].name, TENSOR_TYPES[kind].name
+    changes.append(Change(tensor.name, before, after, None if kind == wanted else TENSOR_TYPES[wanted].name))
+    return Tensor(tensor.name, tensor.shape, kind, converted(tensor, kind))
 
 
 def converted(tensor: TensorInfo, kind: int) -> Pieces:
