@@ -83,51 +83,39 @@ def measure(
     for variant in experiment.variants:
         on_step(Step(f"reading {variant.path.name}"))
         works = _prepare(variant, experiment, texts)
-        yield from _measure_variant(experiment, variant, works, results, on_load, on_step, journal)
-
-
-def _measure_variant(
-    experiment: Experiment,
-    variant: Variant,
-    works: Sequence[_Work],
-    results: Results,
-    on_load: Callable[[float], object] | None,
-    on_step: OnStep,
-    journal: Journal | None,
-) -> Iterator[Sample]:
-    n_ctx = -(-(max(work.n_ctx for work in works) + experiment.draft_max) // _CTX_BLOCK) * _CTX_BLOCK
-    draft_model, problem = (variant.draft_model, None) if variant.draft_model else find_draft_model(variant.path)
-    info = model_facts(variant.path, draft_model)
-    adapts = any(arm.draft_max == "auto" for arm in experiment.arms)
-    drafts = experiment.draft_max > 0 and (info.has_heads or adapts)
-    if experiment.draft_max > 0 and not info.has_heads:
-        problem = problem or f"{variant.path.name} has no usable MTP head"
-        results.note(f"{problem}: drafts by lookup, where K is auto" if adapts else f"{problem}: plain decoding only")
-    for path, scale in variant.placement.adapters:
-        results.note(f"{variant.path.name}: LoRA adapter {path}, scale {scale:g}")
-    n_threads = native_params(variant.context, 0, 1).n_threads
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    subject = Subject(info, sha256(variant.path), n_threads, n_ctx, now)
-    results.subjects[variant] = subject
-    # one after the other: with little memory, two would not fit
-    for mode in ("none", "mtp") if drafts else ("none",):
-        if mode == "none" and drafts and not any(work.test.n_prompt for work in works):
-            continue  # only prompts are measured without MTP
-        on_step(Step(f"loading {variant.path.name}" + (", with MTP" if mode == "mtp" else "")))
-        n_draft = experiment.draft_max if mode == "mtp" else 0
-        with _load(variant, n_ctx, n_draft, on_load, by_heads=info.has_heads) as model:
-            if model.room_note:
-                results.note(f"{variant.path.name}: {model.room_note}")
-            if mode == "mtp" and model.draft_note:
-                results.note(f"{variant.path.name}: {model.draft_note}")
-            stage = _Stage(experiment, variant, model, prompts_only=drafts and mode == "none", journal=journal)
-            yield from stage.play(works, results, on_step)
-            used = _memory_bytes(model)
-        if mode == "mtp":
-            subject = replace(subject, memory_bytes=used)
-        else:
-            subject = replace(subject, memory_without_mtp_bytes=used)
+        n_ctx = -(-(max(work.n_ctx for work in works) + experiment.draft_max) // _CTX_BLOCK) * _CTX_BLOCK
+        draft_model, problem = (variant.draft_model, None) if variant.draft_model else find_draft_model(variant.path)
+        info = model_facts(variant.path, draft_model)
+        adapts = any(arm.draft_max == "auto" for arm in experiment.arms)
+        drafts = experiment.draft_max > 0 and (info.has_heads or adapts)
+        if experiment.draft_max > 0 and not info.has_heads:
+            problem = problem or f"{variant.path.name} has no usable MTP head"
+            results.note(f"{problem}: {'drafts by lookup, where K is auto' if adapts else 'plain decoding only'}")
+        for path, scale in variant.placement.adapters:
+            results.note(f"{variant.path.name}: LoRA adapter {path}, scale {scale:g}")
+        n_threads = native_params(variant.context, 0, 1).n_threads
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        subject = Subject(info, sha256(variant.path), n_threads, n_ctx, now)
         results.subjects[variant] = subject
+        # one after the other: with little memory, two would not fit
+        for mode in ("none", "mtp") if drafts else ("none",):
+            if mode == "none" and drafts and not any(work.test.n_prompt for work in works):
+                continue  # only prompts are measured without MTP
+            on_step(Step(f"loading {variant.path.name}" + (", with MTP" if mode == "mtp" else "")))
+            n_draft = experiment.draft_max if mode == "mtp" else 0
+            with _load(variant, n_ctx, n_draft, on_load, by_heads=info.has_heads) as model:
+                if model.room_note:
+                    results.note(f"{variant.path.name}: {model.room_note}")
+                if mode == "mtp" and model.draft_note:
+                    results.note(f"{variant.path.name}: {model.draft_note}")
+                stage = _Stage(experiment, variant, model, prompts_only=drafts and mode == "none", journal=journal)
+                yield from stage.play(works, results, on_step)
+                used = _memory_bytes(model)
+            if mode == "mtp":
+                subject = replace(subject, memory_bytes=used)
+            else:
+                subject = replace(subject, memory_without_mtp_bytes=used)
+            results.subjects[variant] = subject
 
 
 @dataclass(frozen=True)
