@@ -1,9 +1,6 @@
 """The provenance of figures: machine, devices, model. The sources are those of pymtp.version_text."""
 
-import platform
-import re
 from functools import cache
-from pathlib import Path
 
 from pymtp.placement.devices import devices
 from pymtp.text.files import sha256_of
@@ -29,8 +26,4 @@ sha256 = cache(sha256_of)
 
 def cpu() -> str:
     """The processor's name."""
-    try:
-        names = re.findall(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text("utf-8"), re.MULTILINE)
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
+    return next(device.description for device in devices() if device.kind == "CPU")
