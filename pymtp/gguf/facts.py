@@ -17,6 +17,7 @@ from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile, read_model
 from pymtp.gguf.side_files import mismatch, side_files_of
 from pymtp.gguf.types import FILE_TYPES
 
+_SAMPLING = "general.sampling."
 _LOADED_TWICE = ("gemma3n", "gemma4")  # architectures whose token embedding the loader always loads twice
 
 
@@ -179,7 +180,7 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         n_parameters=sum(tensor.n_elements for tensor in tensors),
         size_bytes=sum(shard.size_bytes for shard in shards),
         chat_template=model.text("tokenizer.chat_template"),
-        sampling=model.below("general.sampling."),
+        sampling={key.removeprefix(_SAMPLING): v for key, v in model.metadata.items() if key.startswith(_SAMPLING)},
         model_file=model,
         draft_file=heads,
     )

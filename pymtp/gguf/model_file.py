@@ -172,14 +172,6 @@ class ModelFile:
             self._by_layer[key] = read_array(self.path, value, MAX_LAYERS) if isinstance(value, ArrayLength) else []
         return self._by_layer[key]
 
-    def below(self, prefix: str) -> dict[str, Value]:
-        """The values of all keys that begin with `prefix`, by the rest of the key; without arrays."""
-        return {
-            key.removeprefix(prefix): value
-            for key, value in self.metadata.items()
-            if key.startswith(prefix) and not isinstance(value, ArrayLength)
-        }
-
     def length(self, key: str) -> int:
         value = self.metadata.get(key)
         return value.length if isinstance(value, ArrayLength) else 0

@@ -88,15 +88,10 @@ class PlacedImage(NamedTuple):
     def end(self) -> int:
         return self.position + self.n_pos
 
-    @property
-    def n_more_cells(self) -> int:
-        """Cells of the cache that it takes in addition to one for each position."""
-        return self.n_rows - self.n_pos
-
 
 def n_more_cells(images: Iterable[PlacedImage]) -> int:
     """Cells of the cache that a prompt's images take in addition to one for each position."""
-    return sum(image.n_more_cells for image in images)
+    return sum(image.n_rows - image.n_pos for image in images)
 
 
 class ImagePrompt(list[int]):
