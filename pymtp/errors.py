@@ -4,6 +4,9 @@ Owns the hierarchy. Messages are written where the problem is found: one line th
 names the fix, because a command line prints it as it stands.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 _SHOWN_MAX = 200
 """Characters of a refused value in a message."""
 
@@ -80,3 +83,12 @@ def require(is_right: object, name: str, allowed: str, value: object = None) -> 
 
 class Closed(PymtpError, ValueError):
     """The model, session or generation was closed before."""
+
+
+@contextmanager
+def explained(task: str, fix: str, kind: type[PymtpError] = PymtpError) -> Iterator[None]:
+    """Raise `kind` in the place of an OSError: which task failed, why, and the fix."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"cannot {task}: {error.strerror or error}; {fix}") from error

@@ -13,7 +13,7 @@ from typing import Any
 
 from pymtp.benchmark.rows import OF_VARIANT, Row
 from pymtp.benchmark.tables import columns, fill, markdown
-from pymtp.errors import PymtpError
+from pymtp.errors import PymtpError, explained
 from pymtp.text.files import read_text_record
 
 _SAME = (
@@ -36,10 +36,8 @@ Earlier = dict[tuple[str, ...], dict[str, Any]]
 
 def read_earlier(path: Path) -> Earlier:
     """The rows in a file of an earlier run. Raises PymtpError."""
-    try:
+    with explained(f"read {path}", "check the path after --compare"):
         text = read_text_record(path)
-    except OSError as error:
-        raise PymtpError(f"cannot read {path}: {error.strerror}; check the path after --compare") from error
     try:
         if text.startswith("["):
             rows = json.loads(text)

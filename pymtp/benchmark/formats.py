@@ -15,7 +15,7 @@ from typing import Any
 
 from pymtp.benchmark.report import in_all, markdown_report
 from pymtp.benchmark.rows import Row
-from pymtp.errors import PymtpError
+from pymtp.errors import PymtpError, explained
 
 FORMATS = ("none", "md", "csv", "json", "jsonl", "sql")
 TABLE = "pymtp_bench"
@@ -108,10 +108,8 @@ def submit(path: Path, rows: Sequence[Row]) -> None:
     lines = [json.dumps({name: _short(getattr(row, name)) for name in MEASURED}) for row in shown]
     rows_text = ",\n  ".join(lines)
     text = f'{json.dumps(record, indent=1)[:-2]},\n "rows": [\n  {rows_text}\n ]\n}}\n'
-    try:
+    with explained(f"write {path}", "check the path after --submit"):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PymtpError(f"cannot write {path}: {error.strerror}; check the path after --submit") from error
 
 
 def _short(value: Any) -> Any:

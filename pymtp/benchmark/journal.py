@@ -14,7 +14,7 @@ from pathlib import Path
 from pymtp.benchmark.experiment import Arm, Experiment, Sample, Trial, Variant, Workload
 from pymtp.benchmark.prompts import Text
 from pymtp.benchmark.provenance import sha256
-from pymtp.errors import PymtpError
+from pymtp.errors import PymtpError, explained
 from pymtp.serving.statistics import Stats
 from pymtp.text.files import read_text_record
 from pymtp.version import version_text
@@ -33,12 +33,10 @@ class Journal:
         self._path = path
         self._measured: dict[str, tuple[str, Stats, str]] = {}
         head = json.dumps({"pymtp bench": version_text(), "measured": _fingerprint(experiment, texts)})
-        try:
+        with explained(f"use {path}", "check the path after --resume"):
             text = read_text_record(path) if os.path.exists(path) else ""
             if not text:
                 path.write_text(head, "utf-8")
-        except OSError as error:
-            raise PymtpError(f"cannot use {path}: {error.strerror}; check the path after --resume") from error
         first, *lines = text.splitlines() or [head]
         if first != head:
             raise PymtpError(f"{path} is no record of these models and prompts by this pymtp; name another file")
@@ -64,11 +62,8 @@ class Journal:
         """Write a sample to the file. Raises PymtpError if that fails."""
         name = _name(sample.variant, sample.test, sample.trial, sample.is_prompt_only, sample.arm)
         fields = {"sample": name, "category": sample.category, "acceptance": sample.acceptance}
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write("\n" + json.dumps({**fields, "stats": sample.stats.as_record()}))
-        except OSError as error:
-            raise PymtpError(f"cannot write {self._path}: {error.strerror}; check the disk") from error
+        with explained(f"write {self._path}", "check the disk"), self._path.open("a", encoding="utf-8") as file:
+            file.write("\n" + json.dumps({**fields, "stats": sample.stats.as_record()}))
 
 
 def _name(*parts: object) -> str:
@@ -79,9 +74,7 @@ def _name(*parts: object) -> str:
 def _fingerprint(experiment: Experiment, texts: Sequence[Text]) -> str:
     """All that the samples of a trial depend on, besides their variant, test and arm. Raises PymtpError."""
     paths = {path for variant in experiment.variants for path in (variant.path, variant.draft_model) if path}
-    try:
+    with explained(f"read {' and '.join(map(str, sorted(paths)))}", "check the paths"):
         models = sorted(map(sha256, paths))
-    except OSError as error:
-        raise PymtpError(f"cannot read {error.filename}: {error.strerror}; check the path") from error
     parts = [experiment.seed, *models, *(asdict(text) for text in texts)]
     return hashlib.sha256(json.dumps(parts, default=dict, sort_keys=True).encode()).hexdigest()

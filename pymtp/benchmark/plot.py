@@ -8,7 +8,7 @@ from typing import Any
 
 from pymtp.benchmark.report import unusual, variant_key
 from pymtp.benchmark.rows import Row
-from pymtp.errors import PymtpError
+from pymtp.errors import PymtpError, explained
 
 SUFFIXES = (".png", ".svg")
 
@@ -42,10 +42,8 @@ def draw(path: Path, rows: Sequence[Row]) -> bool:
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), title="K")
     if not all(row.is_valid_text for row in rows):
         figure.suptitle("drafts accepted at random: not valid model output", fontsize="medium")
-    try:
+    with explained(f"write {path}", "check the path after --plot"):
         figure.savefig(path)
-    except OSError as error:
-        raise PymtpError(f"cannot write {path}: {error.strerror}; check the path after --plot") from error
     return True
 
 

@@ -15,7 +15,7 @@ import msgspec
 from pymtp.benchmark.experiment import Workload
 from pymtp.binding.library import lib
 from pymtp.chat.template import ChatTemplate
-from pymtp.errors import PymtpError
+from pymtp.errors import PymtpError, explained
 from pymtp.gguf.facts import model_facts
 from pymtp.loader import load_native
 from pymtp.loading.vocabulary import Vocabulary
@@ -94,10 +94,8 @@ def read_answers(path: Path) -> list[Text]:
 
 def _read(path: Path) -> list[tuple[str, Text]]:
     """The texts in a file, and where each is. The file is read once: it may be a pipe."""
-    try:
+    with explained(f"read the prompts in {path}", "check the path"):
         lines = read_text(path).splitlines()
-    except OSError as error:
-        raise PymtpError(f"cannot read the prompts in {path}: {error.strerror}; check the path") from error
     found = [(place := f"{path}, line {n}", _text(line, place)) for n, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise PymtpError(f"{path} is empty; write {_FORM} on each line")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pymtp.errors import ModelError
+from pymtp.errors import ModelError, explained
 from pymtp.gguf.header import MAGIC, SCALARS, ArrayLength, Shard, TensorInfo, padded, tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 
@@ -97,17 +97,14 @@ def stored(tensor: TensorInfo, piece_bytes: int = PIECE_BYTES) -> Tensor:
 
     def pieces() -> Iterator[Piece]:
         left = tensor.size_bytes
-        try:
-            with tensor.path.open("rb") as file:
-                file.seek(tensor.offset)
-                while left > 0:
-                    piece = file.read(min(left, piece_bytes))
-                    if not piece:
-                        raise ModelError(f"{tensor.path} became shorter while it was read; try again")
-                    left -= len(piece)
-                    yield piece
-        except OSError as error:
-            raise ModelError(f"cannot read {tensor.path}: {error.strerror or error}") from error
+        with explained(f"read {tensor.path}", "check the disk", ModelError), tensor.path.open("rb") as file:
+            file.seek(tensor.offset)
+            while left > 0:
+                piece = file.read(min(left, piece_bytes))
+                if not piece:
+                    raise ModelError(f"{tensor.path} became shorter while it was read; try again")
+                left -= len(piece)
+                yield piece
 
     return Tensor(tensor.name, tensor.shape, tensor.type_id, pieces)
 
@@ -119,26 +116,24 @@ def write_gguf(target: Path, metadata: Metadata, tensors: Sequence[Tensor], on_w
     if free < total:
         raise ModelError(f"{target} will have {total} bytes, but {target.parent} has room for {free}; free some")
     partial = target.with_name(f"{target.name}.{os.getpid()}.incomplete")
-    try:
-        with partial.open("xb") as file:
-            file.write(header)
-            for tensor in tensors:
-                start = file.tell()
-                for piece in tensor.pieces():
-                    file.write(piece)
-                    if on_write:
-                        on_write(file.tell(), total)
-                assert file.tell() - start == tensor.size_bytes, tensor.name
-                file.write(bytes(metadata.padded(tensor.size_bytes) - tensor.size_bytes))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-    except OSError as error:
-        problem = error.strerror or error
-        raise ModelError(f"cannot write {target}: {problem}; free some room, or name another file") from error
-    finally:
-        with suppress(OSError):  # where its name is too long there is none
-            partial.unlink()
+    with explained(f"write {target}", "free some room, or name another file", ModelError):
+        try:
+            with partial.open("xb") as file:
+                file.write(header)
+                for tensor in tensors:
+                    start = file.tell()
+                    for piece in tensor.pieces():
+                        file.write(piece)
+                        if on_write:
+                            on_write(file.tell(), total)
+                    assert file.tell() - start == tensor.size_bytes, tensor.name
+                    file.write(bytes(metadata.padded(tensor.size_bytes) - tensor.size_bytes))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, target)
+        finally:
+            with suppress(OSError):  # where its name is too long there is none
+                partial.unlink()
 
 
 def _text(text: str) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from pymtp.errors import ModelError
+from pymtp.errors import ModelError, explained
 from pymtp.gguf.writer import PIECE_BYTES
 from pymtp.heads.quantize import rows_per_piece
 
@@ -50,12 +50,9 @@ class CheckpointTensor:
     def rows(self, first: int, n: int) -> Rows:
         """Some rows, (n, shape[-1]). Raises ModelError."""
         n_bytes = _DTYPE_BYTES[self.dtype] * self.shape[-1]
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.offset + first * n_bytes)
-                data = file.read(n * n_bytes)
-        except OSError as error:
-            raise ModelError(f"cannot read {self.path}: {error.strerror or error}") from error
+        with explained(f"read {self.path}", "check the disk", ModelError), self.path.open("rb") as file:
+            file.seek(self.offset + first * n_bytes)
+            data = file.read(n * n_bytes)
         if len(data) != n * n_bytes:
             raise ModelError(f"{self.path} became shorter while it was read; try again")
         numbers = np.ascontiguousarray(_as_numbers(data, self.dtype).reshape(n, self.shape[-1]), np.float32)
@@ -190,10 +187,8 @@ class Checkpoint:
     def _listed(self, path: Path) -> dict[str, CheckpointTensor]:
         if path not in self._files:
             try:
-                self._files[path] = dict(_read_header(path))
-            except OSError as error:
-                problem = error.strerror or error
-                raise ModelError(f"cannot read {path}: {problem}; get it, and check its path") from error
+                with explained(f"read {path}", "get it, and check its path", ModelError):
+                    self._files[path] = dict(_read_header(path))
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError, struct.error) as error:
                 raise ModelError(f"{path} is damaged ({error}); get it again") from error
         return self._files[path]
@@ -201,13 +196,12 @@ class Checkpoint:
     def _json(self, name: str) -> dict[str, Any]:
         path = self.folder / name
         try:
-            if path.stat().st_size > _MAX_JSON_BYTES:
-                raise ValueError("too large")
-            content = json.loads(path.read_text("utf-8"))
+            with explained(f"read {path}", "name the checkpoint's folder", ModelError):
+                if path.stat().st_size > _MAX_JSON_BYTES:
+                    raise ValueError("too large")
+                content = json.loads(path.read_text("utf-8"))
             if not isinstance(content, dict):
                 raise ValueError("no object")
-        except OSError as error:
-            raise ModelError(f"cannot read {path}: {error.strerror or error}; name the checkpoint's folder") from error
         except (ValueError, RecursionError) as error:
             raise ModelError(f"{path} is damaged ({error}); get it again") from error
         return content
