@@ -208,6 +208,7 @@ def test_a_long_request_has_no_more_than_so_many_steps() -> None:
 
 
 GRAMMARS = {
+    "groups": ("root ::= " + "(" * 201 + '"a"' + ")" * 201, "more than 200 parentheses in each other"),
     "options": ("root ::= " + '"a"{0,2000} ' * 3000, "its repetitions make too many rules"),
     "a long text": ("root ::= " + f'"{"a" * 300_000}"{{2000}}', "its repetitions make too many rules"),
     "empty rules": (

@@ -5,7 +5,6 @@
 #include "sampler.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -14,15 +13,6 @@ struct pymtp_breakers {
 
     const std::shared_ptr<const sampler_breakers> data; // with the samplers that look at it
 };
-
-static llama_sampler_ptr parse_grammar(const llama_vocab * vocab, const char * text) {
-    pymtp_refuse_if(!text, "no grammar (NULL)");
-    try {
-        return sampler_grammar(vocab, text);
-    } catch (const std::invalid_argument & err) {
-        pymtp_refuse("%s", err.what());
-    }
-}
 
 static constexpr int32_t N_BREAKERS_MAX = 1024; // each is looked for in every token of the vocabulary
 static constexpr int32_t N_STAGES_MAX   = 64;
@@ -82,7 +72,8 @@ int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pym
 int32_t pymtp_sampler_constrain(pymtp_sampler * sampler, const char * grammar) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) {
         pymtp_refuse_if(!self.vocab, "a grammar needs a vocabulary");
-        self.constrain(parse_grammar(self.vocab, grammar));
+        pymtp_need(grammar, "the grammar");
+        self.constrain(sampler_grammar(self.vocab, grammar));
     });
 }
 
@@ -99,15 +90,15 @@ int32_t pymtp_sampler_follow(pymtp_sampler * sampler, const pymtp_answer_rules *
         need_texts(given.words, given.n_words, "words");
         need_texts(given.patterns, given.n_patterns, "patterns");
         need_texts(given.thinking_ends, given.n_thinking_ends, "ends of the thinking");
-        if (given.grammar) {
-            parse_grammar(self.vocab, given.grammar);
-        }
         pymtp_fails_as(PYMTP_INVALID, "%s", [&] { self.follow(given); });
     });
 }
 
 int32_t pymtp_grammar_check(const char * grammar) {
-    return pymtp_guard([&] { parse_grammar(nullptr, grammar); });
+    return pymtp_guard([&] {
+        pymtp_need(grammar, "the grammar");
+        sampler_grammar_check(grammar);
+    });
 }
 
 [[noreturn]] static void refuse_by_grammar(int32_t token) {

@@ -2,9 +2,11 @@
 
 // How much llama.cpp's grammars may do at a time: while one is parsed, and for one token. Some have repetitions that make
 // millions of rules, and some follow a text in more ways than can be counted, and nobody else gets a turn meanwhile. The
-// functions that parse and follow them (a patch) say what they are about to make or look at; knows nothing of grammars.
+// functions that parse and follow them (a patch) say what they are about to make or look at, and what is wrong with one;
+// knows nothing of grammars.
 
 #include <cstdint>
+#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -41,6 +43,28 @@ class grammar_work {
         }
     }
 
+    // What the parser throws, as a grammar_error. All after its first line belongs to the grammar.
+    [[noreturn]] static void refuse(const std::exception & err) {
+        if (dynamic_cast<const std::bad_alloc *>(&err)) {
+            throw;
+        }
+        const std::string why = err.what();
+        throw grammar_error(why.substr(0, why.find_first_of("\r\n")));
+    }
+
+    // While it lives, what is parsed is in a pair of parentheses more, for which the parser calls itself.
+    class parentheses {
+      public:
+        parentheses() {
+            if (n_open >= OPEN_MAX) {
+                throw grammar_error("more than " + std::to_string(OPEN_MAX) + " parentheses in each other");
+            }
+            ++n_open;
+        }
+
+        ~parentheses() { --n_open; }
+    };
+
     // While it lives, a rule of n_elements is searched for left recursion, from those on that begin with it: again and
     // again where it is reached in several ways. Throws grammar_error if that takes too long, or too much of the stack.
     class search {
@@ -63,9 +87,11 @@ class grammar_work {
     };
 
   private:
+    static constexpr int32_t OPEN_MAX         = 200;
     static constexpr int32_t CHAINED_MAX      = 4000;
     static constexpr int64_t SEARCH_OF_A_RULE = 26; // ten million rules at most
 
+    inline static thread_local int32_t n_open    = 0;
     inline static thread_local int32_t n_chained = 0;
 
     static constexpr uint64_t ELEMENTS_OF_A_RULE = 1024; // 0.4 us to make one

@@ -1,10 +1,12 @@
 #include "sampler-rules.h"
 
+#include "grammar-work.h"
+#include "llama-grammar.h"
 #include "reasoning-budget.h"
 
 #include <climits>
 #include <cmath>
-#include <stdexcept>
+#include <cstring>
 #include <string>
 
 using tokens = std::vector<llama_token>;
@@ -38,6 +40,31 @@ static std::string escaped(const std::string & word) {
     return pattern;
 }
 
+static constexpr size_t GRAMMAR_BYTES_MAX = 4 * 1024 * 1024;
+
+static void check_length(const char * grammar) {
+    const size_t n_bytes = strlen(grammar);
+    if (n_bytes == 0 || n_bytes > GRAMMAR_BYTES_MAX) {
+        throw grammar_error(n_bytes == 0 ? "it is empty" : "more than 4 MiB");
+    }
+}
+
+llama_sampler_ptr sampler_grammar(const llama_vocab * vocab, const char * text) {
+    check_length(text);
+    return llama_sampler_ptr(llama_sampler_init_grammar(vocab, text, "root"));
+}
+
+void sampler_grammar_check(const char * text) {
+    check_length(text);
+    try {
+        llama_grammar_free_impl(llama_grammar_init_impl(nullptr, text, "root", false, nullptr, 0, nullptr, 0));
+    } catch (const grammar_error & err) {
+        if (!strstr(err.what(), "no vocab")) { // a token in it, and nowhere to find it
+            throw;
+        }
+    }
+}
+
 static llama_sampler_ptr lazy_grammar(const llama_vocab * vocab, const pymtp_answer_rules & rules) {
     tokens                   trigger_tokens; // of words that are tokens
     std::vector<std::string> patterns(rules.patterns, rules.patterns + rules.n_patterns);
@@ -49,6 +76,7 @@ static llama_sampler_ptr lazy_grammar(const llama_vocab * vocab, const pymtp_ans
             patterns.push_back(escaped(rules.words[i]));
         }
     }
+    check_length(rules.grammar);
     std::vector<const char *> texts;
     for (const auto & pattern : patterns) {
         texts.push_back(pattern.c_str());
@@ -76,11 +104,7 @@ sampler_rules::sampler_rules(const llama_vocab * vocab, const pymtp_answer_rules
     is_lazy(rules.n_words + rules.n_patterns > 0) {
     const tokens prefill = tokenize_prefill(vocab, rules.prefill);
     if (rules.grammar) {
-        grammar = is_lazy ? lazy_grammar(vocab, rules) :
-                            llama_sampler_ptr(llama_sampler_init_grammar(vocab, rules.grammar, "root"));
-        if (!grammar) {
-            throw std::invalid_argument("the grammar cannot be parsed");
-        }
+        grammar = is_lazy ? lazy_grammar(vocab, rules) : sampler_grammar(vocab, rules.grammar);
         for (size_t i = 0; !is_lazy && i < prefill.size(); ++i) {
             llama_sampler_accept(grammar.get(), prefill[i]);
         }
