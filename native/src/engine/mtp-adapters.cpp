@@ -68,27 +68,9 @@ void mtp_adapters::set(const llama_adapter_loras & adapters) {
     applied.clear();
     for (const auto & [adapter, scale] : adapters) {
         for (const auto & [name, weight] : adapter->ab_map) {
-            const bool is_shared = name == MTP_TOKEN_EMBEDDING || name == "output.weight";
-            n_nodes += is_shared || mtp_is_of_head(trunk, name) ? MTP_NODES_PER_TENSOR : 0;
+            n_nodes += name == "output.weight" || mtp_is_of_head(trunk, name) ? MTP_NODES_PER_TENSOR : 0;
         }
     }
-}
-
-// as llm_graph_context::build_inp_embd does for the trunk
-ggml_tensor * mtp_adapters::build_embedding(ggml_context * ctx0, ggml_tensor * tokens) const {
-    ggml_tensor * res = nullptr;
-    for (const auto & [adapter, scale] : *active) {
-        const auto found = adapter->ab_map.find(MTP_TOKEN_EMBEDDING);
-        if (found == adapter->ab_map.end()) {
-            continue;
-        }
-        const auto &  weight = found->second;
-        ggml_tensor * delta  = ggml_mul_mat(ctx0, weight.b, ggml_get_rows(ctx0, weight.a, tokens));
-
-        delta = ggml_scale(ctx0, delta, weight.get_scale(adapter->alpha, scale));
-        res   = res ? ggml_add(ctx0, res, delta) : delta;
-    }
-    return res;
 }
 
 void mtp_adapters::observe(ggml_cgraph * gf) {

@@ -1,8 +1,7 @@
 #pragma once
 
-// What the engine adds to llama.cpp's LoRA adapters: they reach the heads' token embedding and the rows of the output
-// matrix that drafts are limited to, never an assistant, and one that a graph passes over is named. The adapters are
-// llama.cpp's.
+// What the engine adds to llama.cpp's LoRA adapters: they reach the rows of the output matrix that drafts are limited to,
+// never an assistant, and one that a graph passes over is named. The adapters are llama.cpp's.
 
 #include "llama-adapter.h"
 #include "llama-model.h"
@@ -26,9 +25,6 @@ class mtp_adapters {
 
     // for the graphs of an assistant, whose tensors have the trunk's names
     const llama_adapter_loras & none() const { return no_adapters; }
-
-    // F32 [n_embd, n_tokens]: what they add to rows of the token embedding; nullptr: nothing
-    ggml_tensor * build_embedding(ggml_context * ctx0, ggml_tensor * tokens) const;
 
     // a graph of the trunk is built
     void observe(ggml_cgraph * gf);

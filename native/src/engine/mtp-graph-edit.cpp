@@ -3,7 +3,6 @@
 #include "mtp-remote.h"
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 
 std::vector<ggml_tensor *> mtp_graph_nodes(ggml_cgraph * gf) {
@@ -38,29 +37,6 @@ static void mtp_graph_restart(ggml_cgraph * gf, const std::vector<ggml_tensor *>
     }
 }
 
-static void mtp_graph_change_node(ggml_tensor * node, ggml_op op, ggml_tensor * first, ggml_tensor * second) {
-    memset(node->op_params, 0, sizeof(node->op_params));
-    node->op     = op;
-    node->src[0] = first;
-    node->src[1] = second;
-}
-
-void mtp_graph_adapt_embedding(ggml_context * ctx0, ggml_cgraph * gf, size_t n_before, const llama_model & model,
-                               ggml_tensor * added) {
-    if (!added) {
-        return;
-    }
-    const auto nodes = mtp_graph_nodes(gf);
-    for (size_t i = n_before; i < nodes.size(); ++i) {
-        auto * node = nodes[i];
-        if (node->op == GGML_OP_GET_ROWS && node->src[0] == model.tok_embd) {
-            ggml_tensor * rows = ggml_get_rows(ctx0, node->src[0], node->src[1]);
-            mtp_graph_change_node(node, GGML_OP_ADD, rows, added);
-        }
-    }
-    mtp_graph_restart(gf, nodes);
-}
-
 static bool mtp_graph_is_embedding(const llama_model & model, const ggml_tensor * weight) {
     for (const auto & layer : model.layers) {
         if (weight == layer.nextn.embed_tokens && weight) {
@@ -70,11 +46,18 @@ static bool mtp_graph_is_embedding(const llama_model & model, const ggml_tensor 
     return weight == model.tok_embd;
 }
 
+static void mtp_graph_make_copy(ggml_tensor * node, ggml_tensor * of) {
+    node->op     = GGML_OP_CONT;
+    node->src[0] = of;
+    node->src[1] = nullptr;
+}
+
 void mtp_graph_replace_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * embd) {
     const auto nodes = mtp_graph_nodes(gf);
     for (size_t i = n_before; i < nodes.size(); ++i) {
-        if (nodes[i]->op == GGML_OP_GET_ROWS && mtp_graph_is_embedding(model, nodes[i]->src[0])) {
-            mtp_graph_change_node(nodes[i], GGML_OP_CONT, embd, nullptr);
+        auto * node = nodes[i];
+        if (node->op == GGML_OP_GET_ROWS && mtp_graph_is_embedding(model, node->src[0])) {
+            mtp_graph_make_copy(node, embd);
         }
     }
     mtp_graph_restart(gf, nodes);
@@ -92,7 +75,7 @@ void mtp_graph_share_embedding(ggml_cgraph * gf, size_t n_before, const llama_mo
             return other->op == GGML_OP_GET_ROWS && other->src[0] == node->src[0] && other->src[1] == tokens;
         });
         if (twin != trunk.second) {
-            mtp_graph_change_node(node, GGML_OP_CONT, *twin, nullptr);
+            mtp_graph_make_copy(node, *twin);
         } else {
             std::rotate(nodes.begin(), it, it + 1);
         }

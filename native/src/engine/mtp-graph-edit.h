@@ -14,11 +14,6 @@ std::vector<ggml_tensor *> mtp_graph_nodes(ggml_cgraph * gf);
 // src. So no architecture has to know that its inputs come from the device.
 void mtp_graph_leaf_to_view(ggml_tensor * leaf, ggml_tensor * src);
 
-// The heads' graphs look tokens up by themselves, past the adapters of the token embedding: the node that does becomes
-// the sum with what these add, F32 [n_embd, n_tokens]; nullptr: nothing.
-void mtp_graph_adapt_embedding(ggml_context * ctx0, ggml_cgraph * gf, size_t n_before, const llama_model & model,
-                               ggml_tensor * added);
-
 // Rows of an image have no tokens. Some of the heads' graphs know that; in others the node that looks tokens up becomes
 // a copy of embd, the embeddings that the trunk takes.
 void mtp_graph_replace_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * embd);

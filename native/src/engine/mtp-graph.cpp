@@ -310,9 +310,6 @@ class mtp_graph_builder {
 
         if (!run_params.ubatch.token) {
             mtp_graph_replace_embedding(gf, nodes_before.size(), mtp.heads.model(), res->t_inp_embd);
-        } else if (!mtp.heads.has_assistant()) {
-            mtp_graph_adapt_embedding(ctx0, gf, nodes_before.size(), mtp.heads.model(),
-                                      mtp.adapters.build_embedding(ctx0, tokens));
         }
 
         if (run.output != MTP_OUTPUT_LOGITS) {
