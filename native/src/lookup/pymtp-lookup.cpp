@@ -86,8 +86,8 @@ struct pymtp_lookup {
     }
 
   private:
-    // A position is the number of a token since the index began, less a multiple of the capacity now and then. It lives
-    // in a place of the ring, as long as begin <= position < end.
+    // A position is the number of a token since the index was empty. It lives in a place of the ring, as long as
+    // begin <= position < end.
     int32_t begin = 0;
     int32_t end   = 0;
 
@@ -126,22 +126,14 @@ struct pymtp_lookup {
     }
 
     void push(int32_t token) {
-        if (end == 4 * capacity_max) {
-            move_back();
+        if (end == INT32_MAX) {
+            clear(); // there are no more numbers
         }
         if (token != END && size() > 0) {
             index(end - 1);
         }
         token_at(end++) = token;
         begin           = std::max(begin, end - capacity);
-    }
-
-    // numbers the positions from 0 on; their places stay
-    void move_back() {
-        const int32_t n = begin & ~(capacity - 1);
-        begin -= n;
-        end -= n;
-        index_all();
     }
 
     size_t place_of(const int32_t * gram) const { return hash(gram, n_gram) & (latest.size() - 1); }
