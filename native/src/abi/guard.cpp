@@ -24,14 +24,6 @@ void pymtp_fail(pymtp_status status, const char * format, ...) {
     throw pymtp_failure{ status };
 }
 
-void pymtp_refuse(const char * format, ...) {
-    va_list args;
-    va_start(args, format);
-    vsnprintf(g_error, sizeof(g_error), format, args);
-    va_end(args);
-    throw pymtp_failure{ PYMTP_INVALID };
-}
-
 const char * pymtp_error_message(void) {
     return g_error;
 }

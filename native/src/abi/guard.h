@@ -28,7 +28,10 @@ struct pymtp_failure {
 
 // Ends an entry with this status, or with PYMTP_INVALID, and this message.
 [[noreturn]] void pymtp_fail(pymtp_status status, const char * format, ...);
-[[noreturn]] void pymtp_refuse(const char * format, ...);
+
+template <typename... A> [[noreturn]] void pymtp_refuse(const char * format, A... arguments) {
+    pymtp_fail(PYMTP_INVALID, format, arguments...);
+}
 
 template <typename... A> void pymtp_refuse_if(bool is_wrong, const char * format, A... arguments) {
     if (is_wrong) {

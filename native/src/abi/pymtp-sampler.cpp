@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-struct pymtp_breakers {
+struct pymtp_breakers : sampler_breakers {
     static constexpr const char * what = "set of breakers";
 
-    const std::shared_ptr<const sampler_breakers> data; // with the samplers that look at it
+    using sampler_breakers::sampler_breakers;
 };
 
 static constexpr int32_t N_BREAKERS_MAX = 1024; // each is looked for in every token of the vocabulary
@@ -30,8 +30,7 @@ int32_t pymtp_breakers_init(const llama_vocab * vocab, int32_t n, const char * c
             pymtp_refuse_if(!text[i] || !*text[i], "breaker %d has no text", i);
             texts.push_back(text[i]);
         }
-        auto data = std::make_shared<const sampler_breakers>(vocab, texts);
-        pymtp_give(breakers, std::unique_ptr<pymtp_breakers>(new pymtp_breakers{ std::move(data) }));
+        pymtp_give(breakers, std::make_unique<pymtp_breakers>(vocab, texts));
     });
 }
 
@@ -62,7 +61,7 @@ int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pym
 
         std::shared_ptr<const sampler_breakers> data;
         if (breakers) {
-            data = pymtp_hold(breakers)->data;
+            data = pymtp_hold(breakers).share();
         }
         need_params(n_vocab, vocab, *params, data.get());
         pymtp_give(sampler, std::make_unique<pymtp_sampler>(n_vocab, vocab, *params, std::move(data)));

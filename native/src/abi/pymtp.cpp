@@ -143,13 +143,6 @@ static std::string reason_in(const std::string & log, size_t at) {
     return log.substr(begin, log.find('\n', at) - begin);
 }
 
-// Why llama.cpp has no cache of experts, as its log says it; "" if it has one, or none was asked for.
-static std::string moe_cache_problem(const llama_context_params & cparams, bool is_created, const std::string & log) {
-    const size_t at =
-        cparams.moe_cache_size > 0 ? log.find(is_created ? "MoE cache is disabled" : "MoE cache") : log.npos;
-    return at == log.npos ? "" : reason_in(log, at);
-}
-
 static void create_context(pymtp_session & session, llama_model & model, const llama_context_params & cparams) {
     mtp_memory_check(model, cparams);
     const pymtp_catch_asserts asserts;
@@ -160,9 +153,11 @@ static void create_context(pymtp_session & session, llama_model & model, const l
                    asserts.failed());
     }
     g_n_contexts += session.ctx != nullptr;
-    const std::string log = session.ctx && cparams.moe_cache_size == 0 ? "" : pymtp_log_take();
-    const std::string why = moe_cache_problem(cparams, session.ctx, log);
-    pymtp_refuse_if(!why.empty(), "moe_cache_mib (--moe-cache-mib) is of no use here: %s", why.c_str());
+    const std::string log      = session.ctx && cparams.moe_cache_size == 0 ? "" : pymtp_log_take();
+    const size_t      no_cache = log.find(session.ctx ? "MoE cache is disabled" : "MoE cache");
+    if (no_cache != log.npos) {
+        pymtp_refuse("moe_cache_mib (--moe-cache-mib) is of no use here: %s", reason_in(log, no_cache).c_str());
+    }
     if (!session.ctx) {
         pymtp_check_lost(log.c_str());
         pymtp_fail(PYMTP_FAILED, "llama.cpp could not create a context of %u tokens%s%s; see -c, -ctk and -ctv",
