@@ -55,23 +55,10 @@ set(ENV{GIT_CEILING_DIRECTORIES} ${CMAKE_CURRENT_BINARY_DIR})
 set(LLAMA_BUILD_NUMBER 0)
 set(LLAMA_BUILD_COMMIT unknown)
 
-# Some Vulkan headers would end the build after minutes of shaders, and CMake's own errors name no package.
+# Without these a build would end after minutes of shaders: docs/installing.md has the names of packages.
 if(GGML_VULKAN)
-    find_package(Vulkan QUIET COMPONENTS glslc)
-    find_package(SPIRV-Headers CONFIG QUIET HINTS $ENV{VULKAN_SDK})
-    set(missing "")
-    if(NOT Vulkan_LIBRARY OR NOT Vulkan_INCLUDE_DIR)
-        set(missing "libvulkan-dev")
-    elseif(NOT Vulkan_glslc_FOUND)
-        set(missing "glslc")
-    elseif(NOT SPIRV-Headers_FOUND)
-        set(missing "spirv-headers")
-    elseif(Vulkan_VERSION AND Vulkan_VERSION VERSION_LESS 1.3.272) # CMake before 3.23 does not say
-        set(missing "Vulkan headers from 1.3.272 on, not ${Vulkan_VERSION}")
-    endif()
-    if(missing)
-        message(FATAL_ERROR "  pymtp: GGML_VULKAN=ON needs ${missing} (Debian 13, Ubuntu 24.04: apt install libvulkan-dev glslc spirv-headers)")
-    endif()
+    find_package(Vulkan 1.3.272 REQUIRED COMPONENTS glslc)
+    find_package(SPIRV-Headers CONFIG REQUIRED HINTS $ENV{VULKAN_SDK})
 endif()
 
 # EXCLUDE_FROM_ALL: only what libllama needs
