@@ -5,7 +5,6 @@ Knows archives, directories and digests; nothing of patches or of CMake.
 
 import hashlib
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -208,11 +207,8 @@ def _folder_files(folder: Path, pin: Pin, wanted: Callable[[str], bool]) -> Iter
 
 def sync(source: Path, target: Path) -> None:
     """Makes target's needed files equal to source's. Files that do not change keep their times."""
-    wanted, present = tree_files(source), tree_files(target) if target.exists() else {}
-    for name, path in present.items():
+    wanted = tree_files(source)
+    for name, path in tree_files(target).items():
         if name not in wanted:
             path.unlink()
-    for name, path in wanted.items():
-        if name not in present or present[name].read_bytes() != path.read_bytes():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target / name)
+    _write(((name, path.read_bytes()) for name, path in wanted.items()), target)
