@@ -62,16 +62,16 @@ std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx) {
     return {};
 }
 
-// The memory of heads that keep the keys of an index next to K/V, each in the cell of its position; nullptr for other
-// memories, and for that of a trunk, which pools the keys for good.
-static llama_memory_hybrid_idx * mtp_memory_with_index(llama_memory_i * memory) {
+// Whether it keeps the keys of an index next to K/V.
+static bool mtp_memory_has_index(llama_memory_i * memory) {
     auto * idx = dynamic_cast<llama_memory_hybrid_idx *>(memory);
-    return idx && idx->get_mem_idx() && !idx->get_mem_attn()->mtp.reserves ? idx : nullptr;
+    return idx && idx->get_mem_idx();
 }
 
-// two where layers with a window have their own, or where the keys of an index are next to K
+// several where layers with a window have their own, or where the keys of an index are next to K
 static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) {
-    if (auto * idx = mtp_memory_with_index(memory)) {
+    if (mtp_memory_has_index(memory)) {
+        auto * idx = dynamic_cast<llama_memory_hybrid_idx *>(memory);
         return { idx->get_mem_attn(), idx->get_mem_idx() };
     }
     memory = mtp_memory_attention(memory);
@@ -81,29 +81,26 @@ static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) 
     if (auto * dsa = dynamic_cast<llama_kv_cache_dsa *>(memory)) {
         return { dsa->get_mla(), dsa->get_lid() };
     }
+    if (auto * both = dynamic_cast<llama_kv_cache_dsa_iswa *>(memory)) {
+        return { both->get_dsa()->get_mla(), both->get_dsa()->get_lid(), both->get_swa() };
+    }
+    if (auto * msa = dynamic_cast<llama_kv_cache_msa *>(memory)) {
+        return { msa->get_base(), msa->get_idx() };
+    }
     if (auto * kv = dynamic_cast<llama_kv_cache *>(memory)) {
         return { kv };
     }
     return {};
 }
 
-// those that heads cannot live in, too
-static std::vector<llama_kv_cache *> mtp_memory_all_caches(llama_memory_i * memory) {
-    llama_memory_i * attention = mtp_memory_attention(memory);
-    if (auto * idx = dynamic_cast<llama_memory_hybrid_idx *>(memory); idx && idx->get_mem_idx()) {
-        return { idx->get_mem_attn(), idx->get_mem_idx() };
-    }
-    if (auto * both = dynamic_cast<llama_kv_cache_dsa_iswa *>(attention)) {
-        return { both->get_dsa()->get_mla(), both->get_dsa()->get_lid(), both->get_swa() };
-    }
-    if (auto * msa = dynamic_cast<llama_kv_cache_msa *>(attention)) {
-        return { msa->get_base(), msa->get_idx() };
-    }
-    return mtp_memory_caches(memory);
+// whether it is made of K/V by position, and keeps recurrent states or an index at most besides
+static bool mtp_memory_is_kv(llama_memory_i * memory) {
+    memory = mtp_memory_attention(memory);
+    return dynamic_cast<llama_kv_cache *>(memory) || dynamic_cast<llama_kv_cache_iswa *>(memory);
 }
 
 void mtp_memory_pad_further(llama_memory_i * memory) {
-    for (auto * kv : mtp_memory_all_caches(memory)) {
+    for (auto * kv : mtp_memory_caches(memory)) {
         kv->mtp.pads_further = true;
     }
 }
@@ -130,7 +127,7 @@ uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq) {
 }
 
 bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq) {
-    for (auto * kv : mtp_memory_all_caches(memory)) {
+    for (auto * kv : mtp_memory_caches(memory)) {
         const auto & cells = kv->get_cells(seq);
         for (uint32_t i = 0; i < cells.size(); ++i) {
             if (!cells.is_empty(i) && cells.seq_has(i, seq) && cells.seq_count(i) > 1) {
@@ -143,7 +140,7 @@ bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq) {
 
 std::string mtp_memory_shift_obstacle(llama_memory_i * memory, llama_context & ctx,
                                       const std::vector<ggml_backend_t> & backends) {
-    for (auto * kv : mtp_memory_all_caches(memory)) {
+    for (auto * kv : mtp_memory_caches(memory)) {
         auto * const gf   = kv->mtp_shift_graph(&ctx);
         auto * const node = gf ? mtp_graph_not_computed(gf, backends) : nullptr;
         if (node) {
@@ -155,7 +152,7 @@ std::string mtp_memory_shift_obstacle(llama_memory_i * memory, llama_context & c
 }
 
 bool mtp_memory_has_shift(llama_memory_i * memory) {
-    const auto caches = mtp_memory_all_caches(memory);
+    const auto caches = mtp_memory_caches(memory);
     return std::any_of(caches.begin(), caches.end(), [](auto * kv) { return kv->get_has_shift(); });
 }
 
@@ -174,8 +171,7 @@ bool mtp_memory_drop(llama_memory_i * memory, llama_seq_id seq, llama_pos pos) {
 }
 
 bool mtp_memory_can_share(llama_memory_i * memory) {
-    return !mtp_memory_caches(memory).empty() && !dynamic_cast<llama_kv_cache_dsa *>(memory) &&
-           !dynamic_cast<llama_memory_hybrid_idx *>(memory);
+    return mtp_memory_is_kv(memory) && !dynamic_cast<llama_memory_hybrid_idx *>(memory);
 }
 
 std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model, llama_memory_params params,
@@ -187,14 +183,10 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model,
     cparams.n_ctx_seq     = GGML_PAD(cparams.n_ctx_seq + n_more, 256);
 
     std::unique_ptr<llama_memory_i> memory(model.create_memory(params, cparams));
-    if (auto * idx = dynamic_cast<llama_memory_hybrid_idx *>(memory.get())) {
-        idx->get_mem_attn()->mtp.reserves = false; // which says that it is not a trunk's
-    }
-    const auto caches = mtp_memory_caches(memory.get());
-    if (caches.empty()) {
+    if (!mtp_memory_is_kv(memory.get()) && !dynamic_cast<llama_kv_cache_dsa *>(memory.get())) {
         throw std::runtime_error("the MTP heads of this architecture keep more than K/V");
     }
-    for (auto * kv : caches) {
+    for (auto * kv : mtp_memory_caches(memory.get())) {
         kv->mtp.reserves = false;
     }
     return memory;
@@ -267,8 +259,8 @@ static llama_memory_context_ptr mtp_memory_place_idx(llama_memory_hybrid_idx & m
 }
 
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch) {
-    if (auto * idx = mtp_memory_with_index(memory)) {
-        return mtp_memory_place_idx(*idx, ubatch);
+    if (mtp_memory_has_index(memory)) {
+        return mtp_memory_place_idx(dynamic_cast<llama_memory_hybrid_idx &>(*memory), ubatch);
     }
     memory = mtp_memory_attention(memory);
 
