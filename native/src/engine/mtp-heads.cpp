@@ -233,16 +233,9 @@ void mtp_heads::copy(llama_seq_id from, llama_seq_id to) {
 
     // the kept rows of a sequence are side by side
     for (auto * plane : plane_tensors) {
-        ggml_init_params params = { 2 * ggml_tensor_overhead(), nullptr, true };
-        ggml_context_ptr views(ggml_init(params));
-
-        const auto kept = [&](llama_seq_id seq) {
-            auto * res = ggml_view_2d(views.get(), plane, plane->ne[0], mtp_rows::N_KEPT, plane->nb[1],
-                                      rows.first_kept(seq) * plane->nb[1]);
-            ggml_backend_view_init(res);
-            return res;
-        };
-        ggml_backend_tensor_copy(kept(from), kept(to));
+        std::vector<uint8_t> kept(mtp_rows::N_KEPT * plane->nb[1]);
+        ggml_backend_tensor_get(plane, kept.data(), rows.first_kept(from) * plane->nb[1], kept.size());
+        ggml_backend_tensor_set(plane, kept.data(), rows.first_kept(to) * plane->nb[1], kept.size());
     }
 }
 
