@@ -16,16 +16,6 @@ static int64_t mtp_find_cell(const llama_kv_cells & cells, llama_seq_id seq, lla
     return it != sp.end() && it->first == pos ? (int64_t) it->second : -1;
 }
 
-static std::vector<uint32_t> mtp_rows_without_cell(const std::vector<int64_t> & held, uint32_t begin, uint32_t end) {
-    std::vector<uint32_t> res;
-    for (uint32_t i = begin; i < end; ++i) {
-        if (held[i] < 0) {
-            res.push_back(i);
-        }
-    }
-    return res;
-}
-
 // Finds the rows that have a cell already: in a head's pass every row whose position is in the cache, in the
 // trunk's only those that a head has reserved. The other rows go through the ordinary search.
 // Returns false if no row has one (sinfo is untouched). sinfo is empty if there is no room for the others.
@@ -63,8 +53,13 @@ bool llama_kv_cache::mtp_find_held(const llama_ubatch & ubatch, slot_info & sinf
     res.resize(n_parts);
 
     for (uint32_t s = 0; s < n_parts; ++s) {
-        const auto           fresh = mtp_rows_without_cell(held, s * n_rows, (s + 1) * n_rows);
-        slot_info::idx_vec_t idxs_fresh;
+        std::vector<uint32_t> fresh;
+        slot_info::idx_vec_t  idxs_fresh;
+        for (uint32_t i = s * n_rows; i < (s + 1) * n_rows; ++i) {
+            if (held[i] < 0) {
+                fresh.push_back(i);
+            }
+        }
         if (!fresh.empty()) {
             const auto part = find_slot(mtp_ubatch_select(ubatch, fresh), false);
             if (part.empty()) {

@@ -202,30 +202,14 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_view(const llama_model & assis
     return std::unique_ptr<llama_memory_i>(assistant.create_memory(params, cparams));
 }
 
-// Takes back the cells that mtp_place reserved since `before`.
-static void mtp_memory_undo(llama_kv_cache & kv, const mtp_reservation & before, const llama_ubatch & ubatch) {
-    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
-        const llama_seq_id seq = ubatch.seq_id[i][0];
-        const llama_pos    pos = ubatch.pos[i];
-        if (kv.mtp.find(seq, pos) >= 0 && before.find(seq, pos) < 0) {
-            kv.seq_rm(seq, pos, pos + 1);
-        }
-    }
-}
-
-// The context of a memory of two caches, with cells for the ubatch in both.
+// The context of a memory of two caches, with cells for the ubatch in both. If only the second one is full, the first keeps
+// its cells for these positions.
 template <class context, class memory>
 static llama_memory_context_ptr mtp_memory_place_both(memory * of, llama_kv_cache & first, llama_kv_cache & second,
                                                       const llama_ubatch & ubatch) {
-    const mtp_reservation before = first.mtp;
-
-    llama_kv_cache::slot_info_vec_t in_first = { first.mtp_place(ubatch) };
-    if (in_first[0].empty()) {
-        return std::make_unique<context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
-    }
+    llama_kv_cache::slot_info_vec_t in_first  = { first.mtp_place(ubatch) };
     llama_kv_cache::slot_info_vec_t in_second = { second.mtp_place(ubatch) };
-    if (in_second[0].empty()) {
-        mtp_memory_undo(first, before, ubatch);
+    if (in_first[0].empty() || in_second[0].empty()) {
         return std::make_unique<context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
     }
     return std::make_unique<context>(of, std::move(in_first), std::move(in_second),
@@ -277,21 +261,6 @@ llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_u
     auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(memory);
     GGML_ASSERT(iswa);
     return mtp_memory_place_both<llama_kv_cache_iswa_context>(iswa, *iswa->get_base(), *iswa->get_swa(), ubatch);
-}
-
-bool mtp_memory_reserve(llama_memory_i * memory, const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream) {
-    std::vector<mtp_row> part;
-    for (size_t i = 0; i < rows.size(); ++i) {
-        part.push_back(rows[i]);
-        if (i + 1 == rows.size() || rows[i + 1].seq != rows[i].seq) {
-            const auto mctx = mtp_memory_place(memory, mtp_ubatch_make(part, n_pos, n_stream));
-            if (llama_memory_status_is_fail(mctx->get_status())) {
-                return false;
-            }
-            part.clear();
-        }
-    }
-    return true;
 }
 
 // ggml takes all of the host's memory for free; where the system says how much really is, believe that

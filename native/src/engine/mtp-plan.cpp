@@ -213,18 +213,16 @@ bool mtp_planner::add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & row
     if (n == 0) {
         return true; // nobody has to
     }
-    const uint32_t n_pos    = ctx.get_model().hparams.n_pos_per_embd();
-    const uint32_t n_stream = heads.n_stream();
-
     for (const auto & part : split(rows)) {
-        const auto padded = mtp_rows_pad(part, n_stream > 1, ctx.get_cparams().n_ubatch);
+        const auto padded = mtp_rows_pad(part, heads.n_stream() > 1, ctx.get_cparams().n_ubatch);
+        auto &     stage  = plan.stages.emplace_back();
+
         // in a cache of their own rows may be new: each takes its cell once, where the repeated ones then find it
-        if (heads.own_memory() && !mtp_memory_reserve(heads.own_memory(), part, n_pos, n_stream)) {
-            return false;
+        for (const auto & of_seq : mtp_rows_by_sequence(part)) {
+            if (heads.own_memory() && !place(stage, of_seq)) {
+                return false;
+            }
         }
-
-        auto & stage = plan.stages.emplace_back();
-
         if (!place(stage, padded)) {
             return false;
         }

@@ -61,16 +61,20 @@ llama_ubatch mtp_ubatch_select(const llama_ubatch & ubatch, const std::vector<ui
     return res;
 }
 
-std::vector<mtp_row> mtp_rows_pad(const std::vector<mtp_row> & rows, bool has_streams, size_t n_max) {
+std::vector<std::vector<mtp_row>> mtp_rows_by_sequence(const std::vector<mtp_row> & rows) {
     std::vector<std::vector<mtp_row>> parts;
     for (const auto & row : rows) {
-        if (parts.empty() || (has_streams && parts.back().back().seq != row.seq)) {
+        if (parts.empty() || parts.back().back().seq != row.seq) {
             parts.emplace_back();
         }
         parts.back().push_back(row);
     }
+    return parts;
+}
 
-    size_t n_most = 0;
+std::vector<mtp_row> mtp_rows_pad(const std::vector<mtp_row> & rows, bool has_streams, size_t n_max) {
+    const auto parts  = has_streams ? mtp_rows_by_sequence(rows) : std::vector<std::vector<mtp_row>>{ rows };
+    size_t     n_most = 0;
     for (const auto & part : parts) {
         n_most = std::max(n_most, part.size());
     }

@@ -22,6 +22,9 @@ llama_ubatch mtp_ubatch_make(const std::vector<mtp_row> & rows, uint32_t n_pos, 
 // the given rows of another ubatch, as rows of one stream
 llama_ubatch mtp_ubatch_select(const llama_ubatch & ubatch, const std::vector<uint32_t> & rows);
 
+// those of a sequence follow one another
+std::vector<std::vector<mtp_row>> mtp_rows_by_sequence(const std::vector<mtp_row> & rows);
+
 // Rows that heads catch up with, at most n_max, as many as there is to be a graph for: 8, 16, 32, ... of each sequence if
 // these have streams of their own, else in all. The first one is repeated where there are fewer: it stores the same.
 std::vector<mtp_row> mtp_rows_pad(const std::vector<mtp_row> & rows, bool has_streams, size_t n_max);
