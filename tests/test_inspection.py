@@ -201,11 +201,17 @@ def test_heads_that_llama_cpp_cannot_run_are_named(name: str, tmp_path: Path) ->
 
 def test_the_list_of_architectures_is_that_of_the_engine() -> None:
     source = (REPOSITORY / "native/src/engine/mtp-architectures.cpp").read_text("utf-8")
-    listed = re.findall(r'\{ "([\w-]+)", (\d), ([\w |]+) \}', source)
-    native = {}
-    for name, n_heads_max, conditions in listed:
-        needs = tuple(need for need in NEEDS if f"NEEDS_{need}" in conditions.split(" | "))
-        native[name] = Architecture(int(n_heads_max) or None, needs)
+    lists = {
+        name: re.findall(r'"([\w-]+)"', body)
+        for name, body in re.findall(r"(WITH_\w+)\[\]\s*= \{(.*?)\}", source, re.S)
+    }
+    native = {
+        **dict.fromkeys(lists["WITH_ONE_HEAD"], Architecture()),
+        **dict.fromkeys(lists["WITH_ANY_NUMBER"], Architecture(None)),
+        **dict.fromkeys(lists["WITH_MLA"], Architecture(needs=("MLA",))),
+    }
+    (lora_q,) = re.findall(r"LLM_ARCH_(\w+) && hparams.n_lora_q == 0", source)
+    native[lora_q.lower()] = Architecture(needs=("LORA_Q", "MLA"))
     assert native == ARCHITECTURES
 
 

@@ -6,43 +6,21 @@
 #include "mtp-heads.h"
 
 #include <algorithm>
-#include <cstring>
-#include <iterator>
+#include <string_view>
 
-// what the graph of an architecture's heads takes for granted, a bit each
-enum {
-    NEEDS_LORA_Q = 1, // queries of low rank
-    NEEDS_MLA    = 2, // K and V of low rank in tensors of their own
-};
+// names as in GGUFs
+static constexpr std::string_view WITH_ONE_HEAD[]   = { "bailingmoe2", "bailingmoe3",  "cohere2moe",     "deepseek4",
+                                                        "dots3note",   "ernie4_5-moe", "exaone4",        "exaone-moe",
+                                                        "glm4",        "glm4moe",      "nemotron_h_moe", "qwen35",
+                                                        "qwen35moe",   "qwen3next",    "qwen4exp" };
+static constexpr std::string_view WITH_ANY_NUMBER[] = { "hy_v3", "mimo2", "step35" };
 
-static constexpr struct {
-    const char * name;        // as in GGUFs
-    uint32_t     n_heads_max; // 0: any number
-    int32_t      conditions;
-} ARCHITECTURES[] = {
-    { "bailingmoe2", 1, 0 },
-    { "bailingmoe3", 1, 0 },
-    { "cohere2moe", 1, 0 },
-    { "deepseek2", 1, NEEDS_LORA_Q | NEEDS_MLA },
-    { "deepseek32", 1, NEEDS_MLA },
-    { "deepseek4", 1, 0 },
-    { "dots3note", 1, 0 },
-    { "ernie4_5-moe", 1, 0 },
-    { "exaone4", 1, 0 },
-    { "exaone-moe", 1, 0 },
-    { "glm4", 1, 0 },
-    { "glm4moe", 1, 0 },
-    { "glm5-next", 1, NEEDS_MLA },
-    { "glm-dsa", 1, NEEDS_MLA },
-    { "hy_v3", 0, 0 },
-    { "mimo2", 0, 0 },
-    { "nemotron_h_moe", 1, 0 },
-    { "qwen35", 1, 0 },
-    { "qwen35moe", 1, 0 },
-    { "qwen3next", 1, 0 },
-    { "qwen4exp", 1, 0 },
-    { "step35", 0, 0 },
-};
+// one head, whose graph takes for granted that K and V of low rank are in tensors of their own
+static constexpr std::string_view WITH_MLA[] = { "deepseek2", "deepseek32", "glm5-next", "glm-dsa" };
+
+template <size_t N> static bool mtp_is_one_of(const std::string_view (&names)[N], std::string_view name) {
+    return std::find(names, names + N, name) != names + N;
+}
 
 static const char * mtp_obstacle_assistant(const llama_model & model, const llama_model & assistant) {
     const auto & theirs = assistant.hparams;
@@ -103,22 +81,22 @@ const char * mtp_obstacle(const llama_model & model, const llama_model * assista
     if (hparams.mtp_generic) {
         return mtp_obstacle_generic(hparams);
     }
-    const auto * known = std::find_if(std::begin(ARCHITECTURES), std::end(ARCHITECTURES), [&](const auto & one) {
-        return strcmp(one.name, llm_arch_name(model.arch)) == 0;
-    });
-    if (known == std::end(ARCHITECTURES)) {
+    const std::string_view name    = llm_arch_name(model.arch);
+    const bool             has_mla = mtp_is_one_of(WITH_MLA, name);
+    const bool             is_many = mtp_is_one_of(WITH_ANY_NUMBER, name);
+    if (!has_mla && !is_many && !mtp_is_one_of(WITH_ONE_HEAD, name)) {
         return "it has no graph for them";
     }
-    if (known->n_heads_max > 0 && hparams.n_layer_nextn > known->n_heads_max) {
+    if (!is_many && hparams.n_layer_nextn > 1) {
         return "it runs a single head of them";
     }
     if (const char * obstacle = mtp_obstacle_tensors(model)) {
         return obstacle;
     }
-    if ((known->conditions & NEEDS_LORA_Q) && hparams.n_lora_q == 0) {
+    if (model.arch == LLM_ARCH_DEEPSEEK2 && hparams.n_lora_q == 0) {
         return "it needs attn_q_a and attn_q_b";
     }
-    if ((known->conditions & NEEDS_MLA) && !hparams.is_mla()) {
+    if (has_mla && !hparams.is_mla()) {
         return "it needs attn_k_b and attn_v_b";
     }
     return nullptr;
