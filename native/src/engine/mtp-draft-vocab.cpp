@@ -20,7 +20,11 @@ static int32_t mtp_vocab_usable(const llama_vocab & vocab) {
 
 mtp_draft_vocab::mtp_draft_vocab(const llama_model & trunk, const llama_model & head_model, int32_t n_heads) :
     trunk(trunk), head_model(head_model), n_heads(n_heads), n_tokens_usable(mtp_vocab_usable(trunk.vocab)),
-    n(trunk.vocab.n_tokens()) {}
+    n(trunk.vocab.n_tokens()) {
+    if (n_heads > 0) {
+        fill_bias(); // what memory it takes is taken before drafts are limited
+    }
+}
 
 ggml_tensor * mtp_draft_vocab::output_matrix(int32_t head) const {
     const auto & layer = head_model.layers[head_model.hparams.n_layer() + head];
@@ -72,10 +76,9 @@ static void mtp_fill_matrix(mtp_device_tensor & matrix, const ggml_tensor * of, 
 void mtp_draft_vocab::requantize(ggml_type type, const std::vector<const void *> & rows) {
     std::vector<mtp_device_tensor> new_matrices(n_heads);
     for (int32_t head = 0; head < n_heads; ++head) {
-        // heads may share one
-        if (head == 0 || output_matrix(head) != output_matrix(0)) {
-            mtp_fill_matrix(new_matrices[head], output_matrix(head), output_matrix(head)->type, type,
-                            trunk.vocab.n_tokens(), rows[head]);
+        auto * const of = output_matrix(head);
+        if (head == 0 || of != output_matrix(0)) { // heads may share one
+            mtp_fill_matrix(new_matrices[head], of, of->type, type, trunk.vocab.n_tokens(), rows[head]);
         }
     }
     requantized = std::move(new_matrices);

@@ -11,11 +11,8 @@
 
 class mtp_draft_vocab {
   public:
-    // head_model: the one whose layers from n_layer() on are the heads
+    // head_model: the one whose layers from n_layer() on are the heads. Throws if memory runs out
     mtp_draft_vocab(const llama_model & trunk, const llama_model & head_model, int32_t n_heads);
-
-    // allocates what is needed before drafts are limited. Throws if memory runs out
-    void init() { fill_bias(); }
 
     // Limits drafts to the first n tokens of the vocabulary (all of them: to none), or to these. rows[h]: the rows of
     // head h's output matrix, one after another; in its type (-1), or in another one, in which they stay. Throws if

@@ -61,15 +61,9 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     // each graph has a scheduler: copies for pipelining would multiply its buffers, and only speed up long prompts
     ctx.cparams.pipeline_parallel = false;
 
-    if (heads.n_heads == 0) {
-        // nobody reads hidden states: architectures then spare the last layer the rows without output
-        ctx.cparams.embeddings_nextn_masked = true;
-        return;
-    }
-    // the heads need the hidden state of every row
-    ctx.cparams.embeddings_nextn        = true;
-    ctx.cparams.embeddings_nextn_masked = false;
-    vocab.init();
+    // heads need the hidden state of every row; else architectures spare the last layer the rows without output
+    ctx.cparams.embeddings_nextn        = heads.n_heads > 0;
+    ctx.cparams.embeddings_nextn_masked = heads.n_heads == 0;
 }
 
 // --- around a pass
