@@ -250,10 +250,10 @@ int32_t pymtp_chat_template_init(const struct llama_model * model, const char * 
                                  struct pymtp_chat_template ** chat_template, char ** json);
 
 // Renders a chat. The request is an object with
-//   messages, tools                  as in OpenAI's chat completions
+//   messages, tools                  as in OpenAI's chat completions; at least one message
 //   tool_choice                      "auto" (default), "required", "none"
 //   parallel_tool_calls              default: if the template can
-//   json_schema, grammar             of the answer, one of them
+//   json_schema                      of the answer, one that pymtp_schema_to_grammar takes
 //   reasoning_format                 "none", "auto", "deepseek" (default), "deepseek-legacy"
 //   enable_thinking                  default: true
 //   chat_template_kwargs             further variables of the template
@@ -267,7 +267,6 @@ int32_t pymtp_chat_template_init(const struct llama_model * model, const char * 
 //   additional_stops                 texts at which the answer ends
 //   generation_prompt                the end of the prompt: what it has of the answer already
 //   thinking_start_tag, thinking_end_tags
-//   supports_thinking
 //   is_content_alone                 any answer is content, and nothing else
 // and a parser of one answer to it. PYMTP_INVALID if the request is malformed; PYMTP_FAILED if the template fails.
 int32_t pymtp_chat_template_render(const struct pymtp_chat_template * chat_template, const char * request,

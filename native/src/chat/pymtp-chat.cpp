@@ -26,7 +26,6 @@ static std::string read_schema(const common_json & request) {
     if (schema.is_object() && schema.empty()) {
         schema["type"] = "object";
     }
-    json_schema_to_grammar(schema); // throws if it cannot be one
     return schema.dump();
 }
 
@@ -67,9 +66,6 @@ static void read_continuation(const common_json & request, common_chat_templates
 static common_chat_templates_inputs chat_request_read(const common_json & request, bool thinks, bool parallel) {
     common_chat_templates_inputs inputs;
     inputs.messages = common_chat_msgs_parse_oaicompat(request.at("messages"));
-    if (inputs.messages.empty()) {
-        throw std::invalid_argument("there are no messages");
-    }
     if (has(request, "tools")) {
         inputs.tools = common_chat_tools_parse_oaicompat(request.at("tools"));
         for (const auto & tool : inputs.tools) {
@@ -79,12 +75,8 @@ static common_chat_templates_inputs chat_request_read(const common_json & reques
     inputs.tool_choice         = common_chat_tool_choice_parse_oaicompat(request.value("tool_choice", "auto"));
     inputs.parallel_tool_calls = request.value("parallel_tool_calls", parallel);
     inputs.json_schema         = read_schema(request);
-    inputs.grammar             = request.value("grammar", "");
-    if (!inputs.grammar.empty() && !inputs.json_schema.empty()) {
-        throw std::invalid_argument("either a grammar or a JSON schema, not both");
-    }
-    inputs.reasoning_format = common_reasoning_format_from_name(request.value("reasoning_format", "deepseek"));
-    inputs.enable_thinking  = thinks && request.value("enable_thinking", true);
+    inputs.reasoning_format    = common_reasoning_format_from_name(request.value("reasoning_format", "deepseek"));
+    inputs.enable_thinking     = thinks && request.value("enable_thinking", true);
     read_variables(request, inputs);
     read_continuation(request, inputs);
     return inputs;
@@ -133,7 +125,6 @@ static common_json chat_prompt_write(const common_chat_params & prompt, bool con
         { "preserved_tokens", prompt.preserved_tokens },
         { "additional_stops", prompt.additional_stops },
         { "generation_prompt", prompt.generation_prompt },
-        { "supports_thinking", prompt.supports_thinking },
         { "thinking_start_tag", prompt.thinking_start_tag },
         { "thinking_end_tags", prompt.thinking_end_tags },
         { "is_content_alone", !continues && is_content_alone(prompt) },
