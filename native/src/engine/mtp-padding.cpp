@@ -171,27 +171,23 @@ int32_t mtp_padder::decode(const std::vector<mtp_row> & rows, const uint8_t * fl
     if (how != MTP_PADDING_NONE) {
         added = mtp_padding_rows(how, rows, limits);
     }
-    if (!added.empty() && rows.size() + added.size() <= llama_n_batch(&ctx)) {
-        const int32_t res = mtp.decode(rows, flags, added);
-        if (res == 0) {
-            for (const auto & row : added) {
-                ++n_added[row.seq];
-            }
-            if (!mtp_memory_has_snapshots(llama_get_memory(&ctx))) {
-                drop();
-            }
+    if (rows.size() + added.size() > llama_n_batch(&ctx)) {
+        added.clear();
+    }
+    const int32_t res = mtp.decode(rows, flags, added);
+    if (res == 1) {
+        drop(); // other sequences may still have rows that were added
+        return mtp.decode(rows, flags, {});
+    }
+    if (res == 0) {
+        for (const auto & row : added) {
+            ++n_added[row.seq];
         }
-        if (res != 1) {
-            return res;
+        if (!mtp_memory_has_snapshots(llama_get_memory(&ctx))) {
+            drop();
         }
     }
-    const int32_t res = mtp.decode(rows, flags, {});
-    if (res != 1) {
-        return res;
-    }
-    // other sequences may still have rows that were added
-    drop();
-    return mtp.decode(rows, flags, {});
+    return res;
 }
 
 uint32_t mtp_padder::n_computed(uint32_t n, bool of_step) const {
