@@ -99,8 +99,6 @@ class mtp_rpc_outbox {
         return send(socket) && socket.send_data(data, size) && socket.flush();
     }
 
-    bool is_empty() const { return bytes.empty(); }
-
     template <class Socket> bool flush(Socket & socket) { return bytes.empty() || (send(socket) && socket.flush()); }
 
   private:
