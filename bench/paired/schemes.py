@@ -117,7 +117,6 @@ class Plain:
             trunk_builds=counters.n_trunk_builds,
             head_builds=counters.n_head_builds,
             head_passes=counters.n_head_passes,
-            hidden_bytes=counters.n_hidden_bytes,
             output_bytes=counters.n_output_bytes,
         )
 

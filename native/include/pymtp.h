@@ -104,11 +104,9 @@ enum pymtp_row_flag {
 struct pymtp_counters {
     int64_t n_trunk_passes; // runs of the trunk's graph: prompt ubatches and verify rounds
     int64_t n_head_passes;  // runs of a graph that drafts
-    int64_t n_head_runs;    // heads run for a draft token, in all graphs
     int64_t n_replays;      // trunk passes that only decode accepted rows again, where a memory cannot drop drafts
     int64_t n_trunk_builds; // trunk graphs built (not reused)
     int64_t n_head_builds;  // draft graphs built (not reused)
-    int64_t n_hidden_bytes; // hidden states copied between host and device
     int64_t n_output_bytes; // logits, candidates and drafts copied to the host
     int64_t t_trunk_us;     // time in pymtp_session_decode, and of waiting for what it computes
     int64_t t_head_us;      // the same of pymtp_session_draft and pymtp_session_draft_greedy

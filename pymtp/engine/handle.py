@@ -36,14 +36,10 @@ class Counters:
 
     n_trunk_passes: int
     n_head_passes: int
-    n_head_runs: int
-    """Heads run for a draft token, in all passes."""
     n_replays: int
     """Trunk passes that only decode accepted rows again, where a memory cannot drop drafts."""
     n_trunk_builds: int
     n_head_builds: int
-    n_hidden_bytes: int
-    """Hidden states copied between host and device."""
     n_output_bytes: int
     """Logits, candidates and drafts copied to the host."""
     t_trunk_us: int

@@ -214,7 +214,6 @@ llm_graph_result * mtp_engine::run_draft(mtp_plan_ptr plan) {
             stage.mctx_owned->apply();
         }
     }
-    counters.n_head_runs += plan->n_steps();
     ctx.n_outputs = first.ubatch.n_tokens;
     ++counters.n_head_passes;
 

@@ -250,10 +250,6 @@ void mtp_heads::discard(llama_seq_id seq, llama_pos pos, int32_t n) {
     rows.discard(seq, pos, n);
 }
 
-size_t mtp_heads::n_kept(llama_seq_id seq) const {
-    return rows.kept_rows(seq).size();
-}
-
 void mtp_heads::write(llama_io_write_i & io, llama_seq_id seq) const {
     for (const auto & of_head : seen) {
         io.write(&of_head[seq], sizeof(mtp_seen));

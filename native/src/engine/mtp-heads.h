@@ -112,11 +112,6 @@ class mtp_heads {
     void write(llama_io_write_i & io, llama_seq_id seq) const;
     void read(llama_io_read_i & io, llama_seq_id seq);
 
-    size_t row_bytes() const { return plane_tensors.empty() ? 0 : plane_tensors[0]->nb[1] * plane_tensors.size(); }
-
-    // rows that `write` writes
-    size_t n_kept(llama_seq_id seq) const;
-
   private:
     llama_context &           ctx;
     const llama_model * const assistant;

@@ -137,7 +137,6 @@ std::vector<uint8_t> mtp_engine::save_state(llama_seq_id seq) {
     for (const auto each : mtp_state_sequences(ctx, seq)) {
         mtp_write_images(io, images[each]);
         heads.write(io, each);
-        counters.n_hidden_bytes += heads.n_kept(each) * heads.row_bytes();
     }
     return std::move(io.data);
 }
@@ -159,7 +158,6 @@ void mtp_engine::restore_state(const uint8_t * data, size_t size, mtp_origin ori
     for (const auto each : mtp_state_sequences(ctx, seq)) {
         mtp_read_images(io, images[each]);
         heads.read(io, each);
-        counters.n_hidden_bytes += heads.n_kept(each) * heads.row_bytes();
     }
     io.expect_end();
 }
