@@ -195,13 +195,14 @@ def test_an_adapter_of_the_head_changes_drafts_alone(tmp_path: Path) -> None:
     assert np.abs(drafts - drafts_before).max() > 0.1
 
 
-def test_an_adapter_of_the_output_matrix_follows_a_draft_vocabulary(tmp_path: Path) -> None:
+def test_a_draft_vocabulary_of_its_own_has_no_adapter_of_the_output_matrix(tmp_path: Path) -> None:
     """Of the first tokens, of a list of them, and in another type."""
     model = write_qwen35(tmp_path / "tiny.gguf")  # whose head has no output matrix of its own
     path = write_adapter(tmp_path / "adapter.gguf", model, ["output.weight"])
     listed = [300, 7, 41, 9, 500, 12, 100, 2]
-    with adapted(model, path) as session:
-        _, whole = play(session)
+    with adapted(model) as plain, adapted(model, path) as session:
+        _, whole = play(plain)
+        assert np.abs(play(session)[1] - whole).max() > 0.1
         session.limit_drafts(64)
         _, first = play(session)
         np.testing.assert_allclose(first[:, :64], whole[:, :64], atol=1e-5)

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the engine adds to llama.cpp's LoRA adapters: they reach the rows of the output matrix that drafts are limited to,
-// never an assistant, and one that a graph passes over is named. The adapters are llama.cpp's.
+// What the engine adds to llama.cpp's LoRA adapters: they never reach an assistant, and one that a graph passes over is
+// named. The adapters are llama.cpp's.
 
 #include "llama-adapter.h"
 #include "llama-model.h"

@@ -164,15 +164,6 @@ ggml_tensor * mtp_draft_vocab::weight(ggml_context * ctx0, int32_t head, ggml_te
     return n == (int32_t) trunk.vocab.n_tokens() ? whole : ggml_view_2d(ctx0, whole, whole->ne[0], n, whole->nb[1], 0);
 }
 
-ggml_tensor * mtp_draft_vocab::rows_like(ggml_context * ctx0, int32_t head, ggml_tensor * weight,
-                                         ggml_tensor * matrix) const {
-    if (weight != output_matrix(head) || n == matrix->ne[1]) {
-        return matrix;
-    }
-    return is_listed() ? ggml_get_rows(ctx0, matrix, ggml_reshape_1d(ctx0, listed_mem.get(), n)) :
-                         ggml_view_2d(ctx0, matrix, matrix->ne[0], n, matrix->nb[1], 0);
-}
-
 ggml_tensor * mtp_draft_vocab::logit_bias(ggml_context * ctx0) const {
     return bias ? ggml_view_1d(ctx0, bias, n, 0) : nullptr;
 }

@@ -52,9 +52,6 @@ class mtp_draft_vocab {
     // what a head multiplies with in the place of a weight: the rows that drafts are limited to, else the weight
     ggml_tensor * weight(ggml_context * ctx0, int32_t head, ggml_tensor * weight) const;
 
-    // the same of a matrix [n, n_vocab] that goes with a weight
-    ggml_tensor * rows_like(ggml_context * ctx0, int32_t head, ggml_tensor * weight, ggml_tensor * matrix) const;
-
     // F32 [size()], to be added to logits before a pick; nullptr: nothing
     ggml_tensor * logit_bias(ggml_context * ctx0) const;
 

@@ -161,10 +161,6 @@ ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
     return res.mtp && res.part ? res.mtp->vocab.weight(res.get_ctx(), res.part->head, weight) : weight;
 }
 
-ggml_tensor * mtp_graph_adapter_rows(llm_graph_result & res, ggml_tensor * weight, ggml_tensor * factor) {
-    return res.mtp && res.part ? res.mtp->vocab.rows_like(res.get_ctx(), res.part->head, weight, factor) : factor;
-}
-
 // --- the heads' part of a graph
 
 class mtp_graph_builder {

@@ -10,9 +10,6 @@
 // it is.
 ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight);
 
-// The second factor of a weight's LoRA adapter, [rank, n_rows]: the rows that `mtp_graph_weight` leaves of the weight.
-ggml_tensor * mtp_graph_adapter_rows(llm_graph_result & res, ggml_tensor * weight, ggml_tensor * factor);
-
 // Takes the input that feeds a head's graph its tokens and hidden states from the host, and ties it to the tensors
 // that the part reads instead; other inputs of the part see the rows and the cache of their stage. Inputs of
 // the trunk come back as they are. The given input stays alive inside what is returned.
