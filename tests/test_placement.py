@@ -15,7 +15,9 @@ from log_level import logged
 from machine import needs_no_gpu
 from pymtp import InvalidParameter, Model, ModelParams, PymtpError, SamplingParams
 from pymtp.gguf.facts import model_facts
+from pymtp.gguf.header import read_header
 from pymtp.placement import devices, target
+from random_gguf import write_gemma4
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -118,6 +120,14 @@ def test_the_token_embedding_goes_to_a_device_that_has_room(
     info = replace(model_facts(path), size_bytes=size, ties_embedding=tied)
     found = target._embedding_on(device, info if known else replace(info, embedding_type=None))
     assert [pattern for pattern, _ in found] == ([r"^token_embd\.weight$"] if moves else [])
+
+
+def test_a_tied_embedding_is_loaded_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write_gemma4(tmp_path / "tiny.gguf", tied=True)
+    with logged("debug"), Model(path, n_ctx=64, n_threads=1, device=(), load_mode="none"):
+        sizes = re.findall(r"model buffer size = +([\d.]+) MiB", capfd.readouterr().err)
+    n_bytes = sum(tensor.size_bytes for tensor in read_header(path).tensors)
+    assert sum(map(float, sizes)) == pytest.approx(n_bytes / 2**20, abs=0.05)
 
 
 def test_parameters_say_what_they_are() -> None:

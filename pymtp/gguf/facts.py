@@ -18,8 +18,6 @@ from pymtp.gguf.side_files import mismatch, side_files_of
 from pymtp.gguf.types import FILE_TYPES
 
 _SAMPLING = "general.sampling."
-_LOADED_TWICE = ("gemma3n", "gemma4")  # architectures whose token embedding the loader always loads twice
-
 
 N_CTX_MAX = 4096
 """Tokens of a context that nobody has asked for."""
@@ -57,7 +55,7 @@ class GgufInfo:
     n_draft_vocab: int | None
     """Tokens that heads in a file of their own draft, if they are trimmed to a part of the vocabulary."""
     embedding_type: int | None
-    """The ggml_type of the token embedding; None if there is none, or the loader makes two tensors of it."""
+    """The ggml_type of the token embedding; None if there is none."""
     ties_embedding: bool
     """Whether the token embedding is the output matrix as well."""
     n_tensors: int
@@ -159,7 +157,7 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
     tensors = [*named.values(), *(heads.tensors.values() if heads and has_assistant else [])]
     shards = [*(heads.shards if heads else []), *model.shards]
     file_type = model.metadata.get("general.file_type")
-    embedding, is_twice = named.get("token_embd.weight"), model.architecture.startswith(_LOADED_TWICE)
+    embedding = named.get("token_embd.weight")
     return GgufInfo(
         path=model.path,
         draft_model=heads.path if heads else None,
@@ -174,7 +172,7 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         n_heads_declared=source.n_heads_declared,
         n_heads=source.n_heads,
         n_draft_vocab=heads.n_draft_vocab if heads else None,
-        embedding_type=None if embedding is None or is_twice else embedding.type_id,
+        embedding_type=embedding.type_id if embedding else None,
         ties_embedding="output.weight" not in named,
         n_tensors=len(tensors),
         n_parameters=sum(tensor.n_elements for tensor in tensors),

@@ -34,9 +34,12 @@ GEMMA: dict[str, Value] = {
 }
 
 
-def write_gemma4(path: Path, n_layer: int = 6, more: dict[str, Value] | None = None) -> Path:
-    """The dense and the large models: full attention every third layer, whose values are its keys."""
-    return _write_trunk(path, n_layer, {"final_logit_softcapping": 30.0, **(more or {})})
+def write_gemma4(path: Path, n_layer: int = 6, more: dict[str, Value] | None = None, *, tied: bool = False) -> Path:
+    """The dense and the large models: full attention every third layer, whose values are its keys.
+
+    `tied`: the output is the token embedding, as in published models; random ones say the same token again and again.
+    """
+    return _write_trunk(path, n_layer, {"final_logit_softcapping": 30.0, **(more or {})}, tied=tied)
 
 
 def write_gemma4_shared(path: Path) -> Path:
@@ -90,7 +93,9 @@ def write_gemma4_assistant(
     return w.finish()
 
 
-def _write_trunk(path: Path, n_layer: int, more: dict[str, Value], *, n_shared: int = 0, n_per_layer: int = 0) -> Path:
+def _write_trunk(
+    path: Path, n_layer: int, more: dict[str, Value], *, n_shared: int = 0, n_per_layer: int = 0, tied: bool = False
+) -> Path:
     is_window = [i % 3 != 2 for i in range(n_layer)]
     metadata = {
         **GEMMA,
@@ -101,8 +106,8 @@ def _write_trunk(path: Path, n_layer: int, more: dict[str, Value], *, n_shared: 
     }
     w = Writer(path, "gemma4", n_layer, 0, metadata)
     w.matrix("token_embd.weight", N_EMBD, N_VOCAB, scale=N_EMBD**-0.5)
-    # published models have none and take the embedding; random ones would say the same token again and again
-    w.matrix("output.weight", N_EMBD, N_VOCAB)
+    if not tied:
+        w.matrix("output.weight", N_EMBD, N_VOCAB)
     w.norm("output_norm.weight")
     _rope_factors(w)
     if n_per_layer:
