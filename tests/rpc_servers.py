@@ -35,17 +35,21 @@ class RpcServer:
 
 
 def start_rpc_server(
-    port: int | None = None, python: str | Path = sys.executable, cwd: str | None = None, first: str = ""
+    port: int | None = None,
+    python: str | Path = sys.executable,
+    cwd: str | None = None,
+    first: str = "",
+    device: str = "none",
 ) -> RpcServer:
     """A server on one thread, of the pymtp that this Python finds, once it listens.
 
-    It lends the CPU, or, if `first` is a statement that is run first, the GPU that comes with that.
+    It lends `device`, by default the CPU; if `first` is a statement that is run first, the GPU that comes with that.
     """
     end = time.monotonic() + SOON_S
     while True:
         used = port or free_port()
         start = ["-c", f"{first}; from pymtp_cli.main import main; main()"] if first else ["-m", "pymtp_cli"]
-        command = [str(python), *start, "rpc-server", "-p", str(used), "-t", "1", *(() if first else ("-dev", "none"))]
+        command = [str(python), *start, "rpc-server", "-p", str(used), "-t", "1", *(() if first else ("-dev", device))]
         process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None and not _listens(process, used):
             assert time.monotonic() < end
@@ -64,12 +68,12 @@ def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
 
 
 @contextmanager
-def rpc_servers(n: int, first: str = "") -> Iterator[list[RpcServer]]:
+def rpc_servers(n: int, first: str = "", device: str = "none") -> Iterator[list[RpcServer]]:
     """`n` servers, which end with the block."""
     with ExitStack() as stack:
         servers = []
         for _ in range(n):
-            server = start_rpc_server(first=first)
+            server = start_rpc_server(first=first, device=device)
             stack.callback(server.kill)
             servers.append(server)
         yield servers

@@ -25,6 +25,7 @@ from pymtp.gguf.facts import model_facts
 from pymtp.loader import Weights
 from pymtp.placement.devices import devices
 from random_gguf.blocks import INDEXER
+from rpc_servers import rpc_servers
 from test_isolation import FAMILIES, N_CTX, PUBLIC, K, rounds, session, text_of
 
 DEVICE = next((device.name for device in devices() if device.backend == "Vulkan"), "")
@@ -35,6 +36,7 @@ pytestmark = [
     ),
 ]
 
+ON_DEVICE = ModelParams(device=[DEVICE])
 PROMPTS = [PUBLIC[:6], PUBLIC[6:]]
 TEXT = text_of("11", N_CTX)
 """In which no family has two experts, of which one is taken, that are nearly as good: products in F16 change scores by
@@ -43,8 +45,7 @@ TEXT = text_of("11", N_CTX)
 TIE = 0.002 if "GGML_VK_DISABLE_F16" in os.environ else 0.01
 """Of the largest logit: how far those of the same row may be from each other."""
 N_SPLITS = {
-    "gemma4": 2,  # the embeddings of its layers are in host memory, as on other devices
-    "gemma4, shared K/V": 2,
+    "gemma4, shared K/V": 2,  # the embeddings of its layers are in host memory, as on other devices
     # llama.cpp's Vulkan has no LIGHTNING_INDEXER of keys, nor states, as small as these
     "qwen4exp": 6,
     "qwen4exp, an index that picks": 6,
@@ -66,7 +67,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def weights(path: Path) -> Iterator[Weights]:
-    loaded = Weights(model_facts(path), ModelParams(device=[DEVICE]), with_heads=True)
+    loaded = Weights(model_facts(path), ON_DEVICE, with_heads=True)
     yield loaded
     loaded.close()
 
@@ -84,17 +85,35 @@ def same_but_for_rounding(found: Sequence[np.ndarray], expected: Sequence[np.nda
         np.testing.assert_allclose(one, other, atol=TIE * largest, rtol=0)
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The endpoint of a server that lends the device."""
+    with rpc_servers(1, device=DEVICE) as (started,):
+        yield started.endpoint
+
+
 @pytest.mark.parametrize("name", families.FAMILIES)
 def test_sequences_compute_what_the_host_computes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts of one and of two passes, rounds of which drafts are taken back, and a sequence that is saved."""
+    compare_with_the_host(name, ON_DEVICE, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["glm4moe", "step35", "qwen35", "glm5-next", "gemma4"])
+def test_a_server_computes_what_the_host_computes(
+    name: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare_with_the_host(name, ModelParams(device=["RPC0"], rpc=[server]), tmp_path, monkeypatch)
+
+
+def compare_with_the_host(name: str, params: ModelParams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # an index that leaves positions out takes others where two are nearly as good, as on the host with keys in BF16
     monkeypatch.setitem(INDEXER, "attention.indexer.top_k", N_CTX)
     family = families.FAMILIES[name]
     path = family.write(tmp_path / "tiny.gguf")
     assistant = family.write_assistant(tmp_path / "assistant.gguf") if family.write_assistant else None
     found = []
-    for device in ([DEVICE], []):
-        with closing(Weights(model_facts(path, assistant), ModelParams(device=device), with_heads=True)) as weights:
+    for each in (params, ModelParams(device=[])):
+        with closing(Weights(model_facts(path, assistant), each, with_heads=True)) as weights:
             found.append(of_sequences(weights, TEXT))
     same_but_for_rounding(*found)
 
@@ -131,10 +150,12 @@ def of_sequences(weights: Weights, text: list[int]) -> list[np.ndarray]:
     return found
 
 
-def test_texts_are_the_plain_ones_but_for_ties(path: Path, on_host: Weights) -> None:
+@pytest.mark.parametrize("is_remote", [False, True], ids=["here", "remote"])
+def test_texts_are_the_plain_ones_but_for_ties(is_remote: bool, server: str, path: Path, on_host: Weights) -> None:
     """With drafts, alone and with another sequence in the passes."""
     options = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
-    with Model(path, n_ctx=64, n_threads=1, n_seq_max=2, device=[DEVICE], draft_max=2) as model:
+    place: dict[str, list[str]] = {"device": ["RPC0"], "rpc": [server]} if is_remote else {"device": [DEVICE]}
+    with Model(path, n_ctx=64, n_threads=1, n_seq_max=2, draft_max=2, **place) as model:  # type: ignore[arg-type]
         for draft_max in (0, 2):
             with model.batch() as batch:
                 both = [batch.submit(prompt, draft_max=draft_max, **options) for prompt in PROMPTS]  # type: ignore[arg-type]
