@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import blocks
-from .writer import HEAD, N_EMBD, N_EXPERT, N_EXPERT_USED, N_HEAD, N_VOCAB, Metadata, Value, Writer
+from .writer import N_EMBD, N_EXPERT, N_EXPERT_USED, N_HEAD, N_VOCAB, Metadata, Value, Writer
 
 
 def write_latent(
@@ -67,7 +67,7 @@ def write_deepseek4(path: Path) -> Path:
     The converter writes trunk and head into two files; this one holds both, as the loader allows.
     """
     ratios, n_hash, n_group, o_lora, window = [0, 4, 128, 4, 0], 1, 2, 32, 16
-    n_head = 2 * HEAD  # llama.cpp knows the cache of the index by its heads' size: attention must have another one
+    n_head = 2 * blocks.INDEX_HEAD  # another than the index has: llama.cpp knows its cache by the size of heads
     n_layer = len(ratios) - 1
     metadata: dict[str, Value] = {
         **blocks.EXPERTS,
