@@ -5,6 +5,7 @@ Owns the thread and its inbox. Knows requests and errors; nothing of what they g
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -42,6 +43,7 @@ class EngineLoop:
         self._inbox: SimpleQueue[Call] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self._is_busy = False  # whether it does anything but wait for a call
         self._broken: PymtpError | None = None
 
     def check_open(self) -> None:
@@ -110,7 +112,10 @@ class EngineLoop:
             while not self._is_closed:
                 try:
                     if self._scheduler.is_idle:
-                        self._inbox.get().run()
+                        self._is_busy = False
+                        call = self._inbox.get()
+                        self._is_busy = True
+                        call.run()
                     while not self._is_closed and not self._inbox.empty():
                         self._inbox.get().run()
                     self._scheduler.step()
@@ -123,9 +128,15 @@ class EngineLoop:
                 self._inbox.get().refuse()
             self._scheduler.fail(Closed("the model was closed before the text was complete"))
 
+    def _before_fork(self) -> None:
+        """Wait for a thread that has reported the end of its last text, and is not idle yet."""
+        end = time.monotonic() + FORK_WAIT_S
+        while self._is_busy and self._scheduler.is_idle and not self.is_own_thread and time.monotonic() < end:
+            time.sleep(1e-4)
+
     def _after_fork(self) -> None:
         """Begin again in the child, which has no such thread and knows nothing of its locks."""
-        was_idle = self._scheduler.is_idle and self._inbox.empty()
+        was_idle = self._scheduler.is_idle and self._inbox.empty() and not self._is_busy
         inbox, is_closed = self._inbox, self._is_closed
         self._begin()
         self._is_closed = is_closed
@@ -140,10 +151,18 @@ class EngineLoop:
 _loops: WeakSet[EngineLoop] = WeakSet()
 
 
+FORK_WAIT_S = 0.1
+
+
+def _before_fork() -> None:
+    for loop in list(_loops):
+        loop._before_fork()
+
+
 def _after_fork() -> None:
     for loop in list(_loops):
         loop._after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
