@@ -150,9 +150,29 @@ with Model(n_ctx=256, n_threads=1) as model:
 """
 
 
+FORK_AMID_A_CALL = """
+import os, sys, threading, time
+from pymtp import Model, PymtpError
+with Model(n_ctx=256, n_threads=1) as model:
+    began = threading.Event()
+    other = threading.Thread(target=model.call, args=(lambda: began.set() or time.sleep(1),))
+    other.start()
+    began.wait()
+    child = os.fork()
+    if child == 0:
+        try:
+            model.generate("Once")
+        except PymtpError as error:
+            os._exit(0 if "forked" in str(error) else 3)
+        os._exit(4)
+    other.join()
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
 @needs_no_gpu
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.parametrize("code", [FORK, FORK_AMID], ids=["idle", "amid a generation"])
+@pytest.mark.parametrize("code", [FORK, FORK_AMID, FORK_AMID_A_CALL], ids=["idle", "amid a generation", "amid a call"])
 def test_after_a_fork_both_go_on_or_are_told(code: str) -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
