@@ -5,7 +5,7 @@ Tokens outside of it are never drafted; what is emitted is not limited. Knows to
 
 import json
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,11 +22,12 @@ def read_draft_vocab(path: str | os.PathLike[str]) -> list[int]:
         text = read_text(path)
         tokens = json.loads(text) if text.lstrip().startswith("[") else [int(word) for word in text.split()]
     except OSError as error:
-        allowed = f"auto, a number or a file of token ids ({error.strerror}: {path})"
-        raise InvalidParameter("draft_vocab", allowed) from None
+        raise InvalidParameter(
+            "draft_vocab", f"auto, a number or a file of token ids ({error.strerror}: {path})"
+        ) from None
     except (ValueError, RecursionError):
         tokens = None
-    if not tokens or not _are_ids(tokens):
+    if not tokens or not all(isinstance(token, int) for token in tokens):
         raise InvalidParameter("draft_vocab", f"a file of token ids (numbers, or a JSON list), which {path} is not")
     return tokens
 
@@ -45,16 +46,20 @@ def parse_draft_vocab(
     if isinstance(vocab, int) and not isinstance(vocab, bool):
         require(1 <= vocab <= n_vocab, "draft_vocab", f"1 to {n_vocab} tokens of the vocabulary", vocab)
         return None, range(vocab)
-    tokens: Any = read_draft_vocab(vocab) if isinstance(vocab, (str, os.PathLike)) else vocab
-    require(_are_ids(tokens), "draft_vocab", "auto, a number, token ids or a file of them", vocab)
-    is_inside = tokens and min(tokens) >= 0 and max(tokens) < n_vocab
-    require(is_inside, "draft_vocab", f"1 to {n_vocab} tokens of the vocabulary")
-    require(len(set(tokens)) == len(tokens), "draft_vocab", "distinct token ids")
-    return None, list(tokens)
+    tokens = read_draft_vocab(vocab) if isinstance(vocab, (str, os.PathLike)) else _token_list(vocab)
+    if not tokens or min(tokens) < 0 or max(tokens) >= n_vocab:
+        raise InvalidParameter("draft_vocab", f"1 to {n_vocab} tokens of the vocabulary")
+    if len(set(tokens)) < len(tokens):
+        twice = next(token for token, n in Counter(tokens).items() if n > 1)
+        raise InvalidParameter("draft_vocab", f"distinct token ids: {twice} is given twice")
+    return None, tokens
 
 
-def _are_ids(tokens: Any) -> bool:
-    return isinstance(tokens, Sequence) and all(type(token) is int for token in tokens)
+def _token_list(vocab: object) -> list[int]:
+    tokens: list[Any] = list(vocab) if isinstance(vocab, Iterable) else [None]
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+        raise InvalidParameter("draft_vocab", "auto, a number, token ids or a file of them", value=vocab)
+    return tokens
 
 
 class AutoDraftVocab:
