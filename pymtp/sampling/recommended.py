@@ -3,12 +3,13 @@
 Owns the names of the keys. Knows values; never files.
 """
 
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from pymtp.errors import InvalidParameter
-from pymtp.sampling.params import SamplingParams, known_samplers
+from pymtp.sampling.params import SamplingParams
 
 _PREFIX = "general.sampling."
 
@@ -40,18 +41,22 @@ def recommended_sampling(values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _number(field: str, value: object) -> Any:
-    """As in llama.cpp: rounded to six decimals, a whole number where the field is one, and below 0 means 0 in two."""
-    if not isinstance(value, (int, float)):
+    """llama.cpp writes metadata as text, floats with six decimals, and reads the number that the text begins with."""
+    is_whole = isinstance(getattr(SamplingParams, field), int)
+    text = f"{value:.6f}" if isinstance(value, float) else str(value)
+    begins = re.match(r"\s*[-+]?\d+" if is_whole else r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", text)
+    if begins is None:
         return value
-    number = round(value, 6)
-    if isinstance(getattr(SamplingParams, field), int) and number % 1 == 0:
-        number = int(number)
-    return max(number, 0) if field in ("top_k", "temperature") else number
+    number = int(begins[0]) if is_whole else float(begins[0])
+    return max(number, 0) if field in ("top_k", "temperature") else number  # below 0 means 0 there
 
 
 def _samplers(value: object) -> tuple[str, ...]:
     """The samplers of "top_k;temperature"; as in llama.cpp, names that are not known are left out."""
-    known, unknown = known_samplers(str(value).lower().split(";"))
-    for name in unknown:
-        warnings.warn(f"{_PREFIX}sequence of the GGUF names {name!r}, which is no sampler", stacklevel=3)
-    return known
+    known: list[str] = []
+    for name in str(value).lower().split(";"):
+        try:
+            known += SamplingParams(samplers=(name,)).samplers
+        except InvalidParameter:
+            warnings.warn(f"{_PREFIX}sequence of the GGUF names {name!r}, which is no sampler", stacklevel=3)
+    return tuple(known)
