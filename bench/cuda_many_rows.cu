@@ -1,5 +1,6 @@
-// Products of many rows, of the kernel alone: how far they are from what the kernel for few rows gives, for each type of
-// weights, and milliseconds of the products of a model's layers by the number of rows. Needs no ggml:
+// Products of more rows, of the kernels alone: how far they are from what the kernel for few rows gives, for each type of
+// weights (up to 16 rows nothing), and milliseconds of the products of a model's layers by the number of rows. Needs no
+// ggml:
 //
 //     nvcc -O3 -use_fast_math -std=c++17 -gencode arch=compute_90a,code=sm_90a -DALL_TYPES -I native/src/cuda \
 //         -I GGML/include bench/cuda_many_rows.cu && ./a.out all
@@ -52,6 +53,8 @@ static __device__ __forceinline__ float ggml_cuda_op_swiglu_clamp_single(float x
 //
 #include "cuda-many-rows-kernel.cuh"
 #include "cuda-many-rows-pack.cuh"
+#include "cuda-more-rows-kernel.cuh"
+#include "cuda-more-rows-quantize.cuh"
 
 #define CHECKED(call)                                                                   \
     do {                                                                                \
@@ -97,6 +100,21 @@ template <class K> static void launch_many(few_rows_product p, cudaStream_t stre
     division.n_tiles == 2 ? launch_many<T, 2>(p, division, stream) :
     division.n_tiles == 4 ? launch_many<T, 4>(p, division, stream) :
                             launch_many<T, 8>(p, division, stream);
+}
+
+template <class T, int NT, bool GATE> static void launch_more(few_rows_product p, cudaStream_t stream) {
+    const size_t size = more_rows_divide<T, NT>(p, GATE, g_device);
+    launch(more_rows_kernel<T, NT, GATE>, p.n_blocks, p.n_warps * FEW_ROWS_LANES, size, stream, p);
+}
+
+template <class T> static void launch_more(const few_rows_product & p, cudaStream_t stream) {
+    if (p.n_tokens > MORE_ROWS_COLUMNS_MAX) {
+        launch_many<T>(p, stream);
+    } else if (p.n_tokens > 8) {
+        p.gate ? launch_more<T, 2, true>(p, stream) : launch_more<T, 2, false>(p, stream);
+    } else {
+        p.gate ? launch_more<T, 1, true>(p, stream) : launch_more<T, 1, false>(p, stream);
+    }
 }
 
 template <class T, int N, bool GATE> static void launch_few(few_rows_product p, cudaStream_t stream) {
@@ -156,7 +174,7 @@ struct activations {
         std::vector<float> values((size_t) n_values * n_rows);
         fill_floats(values);
         CHECKED(cudaMalloc(&floats, values.size() * 4));
-        CHECKED(cudaMalloc(&tiles, many_rows_size(n_values, n_rows)));
+        CHECKED(cudaMalloc(&tiles, std::max(many_rows_size(n_values, n_rows), more_rows_size(n_values, n_rows))));
         CHECKED(cudaMalloc(&few, (size_t) n_rows * n_values / 32 * FEW_ROWS_Y_SIZE + 4096));
         CHECKED(cudaMemcpy(floats, values.data(), values.size() * 4, cudaMemcpyHostToDevice));
         quantize(0);
@@ -165,6 +183,12 @@ struct activations {
     }
 
     void quantize(cudaStream_t stream) const {
+        if (n_rows <= MORE_ROWS_COLUMNS_MAX) {
+            const dim3 grid((n_values + 127) / 128, more_rows_all_tiles(n_rows));
+            more_rows_quantize<<<grid, MORE_ROWS_QUANTIZE_THREADS, 0, stream>>>(floats, tiles, n_values, n_rows,
+                                                                                n_values);
+            return;
+        }
         many_rows_pack<<<many_rows_all_tiles(n_rows) * 8, MANY_ROWS_PACK_THREADS, 0, stream>>>(
             floats, tiles, n_values, n_rows, many_rows_all_tiles(n_rows), n_values);
     }
@@ -203,11 +227,11 @@ template <class T> static void compare(const char * name, int scale_0, int scale
         char * gate = matrix + (n_bytes + 15) / 16 * 16;
         CHECKED(cudaMemcpy(gate, matrix, n_bytes, cudaMemcpyDeviceToDevice));
         for (const bool has_gate : { false, true }) {
-            for (const int n_rows : { 9, 16, 31, 57, 128 }) {
+            for (const int n_rows : { 5, 8, 9, 16, 31, 57, 128 }) {
                 activations      x(n_values, n_rows);
                 few_rows_product p = describe(x, matrix, has_gate ? gate : nullptr, dst[0], n_out, row_size, n_rows);
                 CHECKED(cudaMemset(dst[0], 0x7f, 128 * n_out * 4));
-                launch_many<T>(p, 0);
+                launch_more<T>(p, 0);
                 for (int row = 0; row < n_rows; row += 8) {
                     few_rows_product few = p;
                     few.column_stride    = n_values / 32 * FEW_ROWS_Y_SIZE;
@@ -228,7 +252,8 @@ template <class T> static void compare(const char * name, int scale_0, int scale
                     sum += (double) res[1][i] * res[1][i];
                     high = std::max(high, std::fabs((double) res[1][i]));
                 }
-                if (error > 0.05 * std::sqrt(sum / res[0].size()) * (has_gate ? 4 : 1) || n_rows == 31) {
+                const bool is_alike = n_rows > MORE_ROWS_COLUMNS_MAX || error == 0.0;
+                if (!is_alike || error > 0.05 * std::sqrt(sum / res[0].size()) * (has_gate ? 4 : 1) || n_rows == 31) {
                     std::printf("%s: %d values, %d rows%s: error %g rms %g, highest %g, first %g %g\n", name, n_values,
                                 n_rows, has_gate ? ", gate" : "", error, std::sqrt(sum / res[0].size()), high,
                                 res[0][5], res[1][5]);
@@ -273,17 +298,15 @@ template <class T> static float measure(const std::vector<char *> & weights, int
             if (which < 0 || which == i) {
                 const activations & x = m.n_values == 4096 ? narrow : wide;
                 few_rows_product p = describe(x, at, m.has_gate ? at + size : nullptr, dst, m.n_out, row_size, n_rows);
-                if (n_rows > 8) {
-                    launch_many<T>(p, stream);
+                if (n_rows > 4) {
+                    launch_more<T>(p, stream);
                 } else {
                     p.columns       = x.few;
                     p.column_stride = m.n_values / 32 * FEW_ROWS_Y_SIZE;
                     if (n_rows == 1) {
                         m.has_gate ? launch_few<T, 1, true>(p, stream) : launch_few<T, 1, false>(p, stream);
-                    } else if (n_rows <= 4) {
-                        m.has_gate ? launch_few<T, 4, true>(p, stream) : launch_few<T, 4, false>(p, stream);
                     } else {
-                        m.has_gate ? launch_few<T, 8, true>(p, stream) : launch_few<T, 8, false>(p, stream);
+                        m.has_gate ? launch_few<T, 4, true>(p, stream) : launch_few<T, 4, false>(p, stream);
                     }
                 }
             }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
 TREE = NATIVE.parent / "build" / "editable" / "llama.cpp" / "ggml"
-KERNEL = re.compile(r"few_rows_kernelI\d+few_rows_(\w+?)Li(\d+)ELb(\d)E")
+KERNEL = re.compile(r"(few|more)_rows_kernelI\d+few_rows_\w+?Li(\d+)ELb\dE")
 FUNCTION = re.compile(r"Compiling entry function '(\w+)'")
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"Used (\d+) registers")
@@ -26,8 +26,8 @@ def main() -> None:
     parser.add_argument("--include", type=Path, nargs="+", default=[], metavar="FOLDER")
     parser.add_argument("--arch", type=int, nargs="+", default=[75, 80, 86, 89, 90, 120])
     given = parser.parse_args()
-    print("Registers of kernels for 1 / 2 / 3 / 4 / 6 / 8 rows, the more of those without and with a gate; in brackets")
-    print("bytes that are spilled.\n")
+    print("Registers of kernels for 1 / 2 / 3 / 4 / 8 rows, and on tensor cores for 8 / 16, the more of those without and")
+    print("with a gate; in brackets bytes that are spilled.\n")
     print("| type | " + " | ".join(f"sm_{arch}" for arch in given.arch) + " |")
     print("|---" * (1 + len(given.arch)) + "|")
     for source in sorted((NATIVE / "src" / "cuda").glob("cuda-few-rows-*.cu")):
@@ -35,8 +35,8 @@ def main() -> None:
         print(f"| {source.stem.removeprefix('cuda-few-rows-')} | " + " | ".join(cells) + " |", flush=True)
 
 
-def _cell(resources: dict[int, list[tuple[int, int]]]) -> str:
-    """`resources`: (registers, bytes spilled) of kernels, by their rows."""
+def _cell(resources: dict[tuple[str, int], list[tuple[int, int]]]) -> str:
+    """`resources`: (registers, bytes spilled) of kernels, by their kind and how many rows or tiles of 8 they have."""
     texts = []
     for _, kernels in sorted(resources.items()):
         spilled = max(spills for _, spills in kernels)
@@ -44,7 +44,7 @@ def _cell(resources: dict[int, list[tuple[int, int]]]) -> str:
     return " / ".join(texts)
 
 
-def _resources(nvcc: str, include: list[Path], arch: int, source: Path) -> dict[int, list[tuple[int, int]]]:
+def _resources(nvcc: str, include: list[Path], arch: int, source: Path) -> dict[tuple[str, int], list[tuple[int, int]]]:
     with tempfile.TemporaryDirectory() as scratch:
         folders = [TREE / "include", TREE / "src", TREE / "src" / "ggml-cuda", *include]
         command = [nvcc, "-cubin", f"-arch=sm_{arch}", "-O3", "-use_fast_math", "-std=c++17", "-extended-lambda"]
@@ -54,7 +54,7 @@ def _resources(nvcc: str, include: list[Path], arch: int, source: Path) -> dict[
         )
     if done.returncode:
         raise SystemExit(done.stderr)
-    found: dict[int, list[tuple[int, int]]] = {}
+    found: dict[tuple[str, int], list[tuple[int, int]]] = {}
     kernel = None
     spilled = 0
     for line in done.stderr.splitlines():
@@ -63,7 +63,7 @@ def _resources(nvcc: str, include: list[Path], arch: int, source: Path) -> dict[
         elif spills := SPILLS.search(line):
             spilled = int(spills[1])
         elif (registers := REGISTERS.search(line)) and kernel:
-            found.setdefault(int(kernel[2]), []).append((int(registers[1]), spilled))
+            found.setdefault((kernel[1], int(kernel[2])), []).append((int(registers[1]), spilled))
             kernel = None
     return found
 

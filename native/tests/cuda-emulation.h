@@ -364,6 +364,12 @@ inline void more_rows_load_matrices(int (&to)[4], const char * row) {
     }
 }
 
+inline void more_rows_copy_if(bool is_there, char * to, const char * from) {
+    if (is_there) {
+        __pipeline_memcpy_async(to, from, 16);
+    }
+}
+
 inline more_rows_tile more_rows_multiply_16(int a0, int a1, int b) {
     more_rows_tile d = { { MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN } };
     emulated_multiply(emulated_block::current->show({ (uint32_t) a0, (uint32_t) a1, (uint32_t) b }), 0, 1, 2, d.of);

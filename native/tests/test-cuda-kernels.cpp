@@ -170,8 +170,6 @@ static std::vector<float> compute(const product & p, size_t begin, size_t end, c
             return compute<T, 3, GATE>(p, begin, end, device, n_matrices);
         case 4:
             return compute<T, 4, GATE>(p, begin, end, device, n_matrices);
-        case 6:
-            return compute<T, 6, GATE>(p, begin, end, device, n_matrices);
         default:
             return compute<T, 8, GATE>(p, begin, end, device, n_matrices);
     }
@@ -262,11 +260,11 @@ template <class T> static void check_type(ggml_type type) {
 // the layout that the kernel for more rows wants, of rows as the other one has them
 static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_t n_values) {
     const size_t         row_size = rows.columns.size() / n_tokens;
-    std::vector<uint8_t> res(more_rows_size(n_values));
+    std::vector<uint8_t> res(more_rows_size(n_values, n_tokens));
     for (int n = 0; n < n_tokens; ++n) {
         for (int64_t k = 0; k < n_values / 32; ++k) {
             const uint8_t * from = rows.columns.data() + n * row_size + k * FEW_ROWS_Y_SIZE;
-            uint8_t *       to   = res.data() + (k * MORE_ROWS_ALL_TILES + n / 8) * MORE_ROWS_Y_SIZE;
+            uint8_t *       to   = res.data() + (k * more_rows_all_tiles(n_tokens) + n / 8) * MORE_ROWS_Y_SIZE;
             ggml_fp16_t     d;
             std::memcpy(&d, from, sizeof(d));
             int sum = 0;
@@ -282,25 +280,23 @@ static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_
     return { res, rows.ids };
 }
 
-template <class T, bool GATE>
+template <class T, int NT, bool GATE>
 static std::vector<float> compute_more(const product & p, const few_rows_device & device, int n_matrices) {
     const int          n_tokens = (int) p.rows.size();
     const auto         rows     = in_tiles(quantize_rows(p, 0, p.rows.size()), n_tokens, p.n_values);
     std::vector<float> res(n_tokens * p.n_out, NAN);
     few_rows_product   given = describe(p, rows, n_tokens, n_matrices, res);
-    given.column_stride      = MORE_ROWS_ALL_TILES * MORE_ROWS_Y_SIZE;
 
-    more_rows_divide<T>(given, GATE, device);
-    const int    n_teams = given.n_warps / MORE_ROWS_TEAM;
-    const size_t size    = n_teams * more_rows_team_size<T>();
+    const size_t size = more_rows_divide<T, NT>(given, GATE, device);
     CHECK(size <= device.shared_size);
-    run_blocks(given.n_blocks, 1, given.n_warps, size, [&] { more_rows_kernel<T, GATE>(given); });
+    run_blocks(given.n_blocks, 1, given.n_warps, size, [&] { more_rows_kernel<T, NT, GATE>(given); });
     return res;
 }
 
 template <class T, bool GATE>
 static void check_more(const product & p, const few_rows_device & device, int n_matrices) {
-    const auto         together = compute_more<T, GATE>(p, device, n_matrices);
+    const auto         together = p.rows.size() > 8 ? compute_more<T, 2, GATE>(p, device, n_matrices) :
+                                                      compute_more<T, 1, GATE>(p, device, n_matrices);
     std::vector<float> expected;
     for (size_t i = 0; i < p.rows.size(); i += 8) {
         const auto rows = compute<T, GATE>(p, i, std::min(i + 8, p.rows.size()), device, 1);
@@ -319,6 +315,8 @@ template <class T> static void check_more_rows(ggml_type type) {
     check_more<T, false>(random_product(type, 3 * 2048 + 512, 35, 12, 0, false, false), LARGE, 2);
     check_more<T, false>(random_product(type, 2048 + 256, 17, 13, 0, false, false), SMALL, 1);
     check_more<T, true>(random_product(type, 2 * 2048, 9, 16, 0, true, false), LARGE, 1);
+    check_more<T, false>(random_product(type, 3 * 2048 + 256, 35, 5, 0, false, false), LARGE, 2);
+    check_more<T, true>(random_product(type, 1024, 40, 8, 0, true, false), SMALL, 1);
 }
 
 // --- many rows ---

@@ -18,7 +18,7 @@
 struct few_rows_type {
     // whether shared memory does for a product
     bool (*can)(const few_rows_product & p, const few_rows_device & device);
-    // of at most FEW_ROWS_COLUMNS_MAX columns, or with experts; of at most MORE_ROWS_COLUMNS_MAX; of more
+    // of at most FEW_ROWS_COLUMNS_MAX columns, or with experts; of MORE_ROWS_COLUMNS_MIN to _MAX; of more
     void (*launch)(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream);
     void (*launch_more)(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream);
     void (*launch_many)(few_rows_product p, const few_rows_device & device, ggml_cuda_pool & pool, cudaStream_t stream);
@@ -30,7 +30,7 @@ template <class T> static bool few_rows_can(const few_rows_product & p, const fe
         return many_rows_divide<typename many_rows_type<T>::type>(divided, device).n_tiles > 0;
     }
     if (!p.ids && p.n_tokens > FEW_ROWS_COLUMNS_MAX) {
-        return (size_t) more_rows_team_size<T>() <= device.shared_size;
+        return (size_t) more_rows_team_size<T, 2>() <= device.shared_size;
     }
     return few_rows_divide<T>(divided, FEW_ROWS_COLUMNS_MAX, true, device);
 }
@@ -62,8 +62,6 @@ static void few_rows_launch(const few_rows_product & p, const few_rows_device & 
             return few_rows_launch<T, 3>(p, device, stream);
         case 4:
             return few_rows_launch<T, 4>(p, device, stream);
-        case 6:
-            return few_rows_launch<T, 6>(p, device, stream);
         default:
             return few_rows_launch<T, 8>(p, device, stream);
     }

@@ -193,5 +193,5 @@ static bool few_rows_divide(few_rows_product & p, int n_columns, bool has_gate, 
 // columns of the kernel that takes a product's rows of activations: with experts few tokens have the same one
 static inline int few_rows_columns(int n_tokens, bool has_experts) {
     const int n = has_experts ? std::min(4, n_tokens) : n_tokens;
-    return n <= 4 ? n : n <= 6 ? 6 : 8;
+    return n <= 4 ? n : 8;
 }

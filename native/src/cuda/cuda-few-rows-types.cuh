@@ -10,6 +10,7 @@
 //   activations(part, b)  which block of 32 of its block the lane's block b is
 //   T(block, part)        reads it, from shared memory
 //   unpack(b, values)     32 values as bytes, 4 in an integer
+//   fragment(block, part, i, to)  of both of a lane's blocks the i-th 4 and the (i + 4)-th, as tensor cores take them
 //   factor(b)             of GROUP 32: the scale
 //   scale(b, g), factor() of GROUP 16: an integer for each half of a block, and a factor for all
 //
@@ -96,20 +97,30 @@ static FEW_ROWS_FUNCTION void few_rows_halves(const int * packed, int (&values)[
     }
 }
 
-// the same with values from a table of 16 bytes
-static FEW_ROWS_FUNCTION void few_rows_look_up(unsigned t0, unsigned t1, unsigned t2, unsigned t3, const int * packed,
-                                               int (&values)[FEW_ROWS_WORDS]) {
-    FEW_ROWS_UNROLL
-    for (int i = 0; i < 4; ++i) {
-        const unsigned places = packed[i] & 0x77777777;
-        const unsigned half   = 0x32103210 | (packed[i] & 0x88888888u) >> 1; // of the table
-        const unsigned first  = __byte_perm(__byte_perm(t0, t1, places), __byte_perm(t2, t3, places), half);
-        const unsigned second =
-            __byte_perm(__byte_perm(t0, t1, places >> 16), __byte_perm(t2, t3, places >> 16), half >> 16);
-        values[i]     = (int) __byte_perm(first, second, 0x6420);
-        values[i + 4] = (int) __byte_perm(first, second, 0x7531);
+// the same of 4 bytes, with values from a table of 16 bytes
+struct few_rows_table {
+    unsigned of[4];
+
+    FEW_ROWS_FUNCTION unsigned four_at(unsigned places, unsigned half) const {
+        return __byte_perm(__byte_perm(of[0], of[1], places), __byte_perm(of[2], of[3], places), half);
     }
-}
+
+    FEW_ROWS_FUNCTION void look_up(int packed, int & low, int & high) const {
+        const unsigned places = packed & 0x77777777;
+        const unsigned half   = 0x32103210 | (packed & 0x88888888u) >> 1; // of the table
+        const unsigned first  = four_at(places, half);
+        const unsigned second = four_at(places >> 16, half >> 16);
+        low                   = (int) __byte_perm(first, second, 0x6420);
+        high                  = (int) __byte_perm(first, second, 0x7531);
+    }
+
+    FEW_ROWS_FUNCTION void look_up(const int * packed, int (&values)[FEW_ROWS_WORDS]) const {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            look_up(packed[i], values[i], values[i + 4]);
+        }
+    }
+};
 
 // --- blocks of 32 values, in pairs ---
 
@@ -130,6 +141,15 @@ struct few_rows_q8_0 : few_rows_of_32 {
 
     FEW_ROWS_FUNCTION few_rows_q8_0(const char * block, int) { few_rows_load<4>(words, block); }
 
+    static FEW_ROWS_FUNCTION void fragment(const char * block, int, int i, int (&to)[2][2]) {
+        FEW_ROWS_UNROLL
+        for (int k = 0; k < 2; ++k) {
+            const int * words = (const int *) block + 4 * k + i;
+            to[0][k]          = (int) __byte_perm(words[0], words[1], 0x5432);
+            to[1][k]          = words[9];
+        }
+    }
+
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
@@ -149,6 +169,12 @@ struct few_rows_18_bytes : few_rows_of_32 {
 
     FEW_ROWS_FUNCTION few_rows_18_bytes(const char * block) { few_rows_load<4>(words, block); }
 
+    // the i-th 4 bytes of each block
+    static FEW_ROWS_FUNCTION few_rows_2_words packed_at(const char * block, int i) {
+        const int * words = (const int *) block + i;
+        return { { (int) __byte_perm(words[0], words[1], 0x5432), words[5] } };
+    }
+
     FEW_ROWS_FUNCTION void packed(int b, int (&to)[4]) const {
         FEW_ROWS_UNROLL
         for (int i = 0; i < 4; ++i) {
@@ -165,6 +191,15 @@ struct few_rows_q4_0 : few_rows_18_bytes {
     static constexpr int OFFSET = 8;
 
     FEW_ROWS_FUNCTION few_rows_q4_0(const char * block, int) : few_rows_18_bytes(block) {}
+
+    static FEW_ROWS_FUNCTION void fragment(const char * block, int, int i, int (&to)[2][2]) {
+        const few_rows_2_words bytes = packed_at(block, i);
+        FEW_ROWS_UNROLL
+        for (int b = 0; b < 2; ++b) {
+            to[b][0] = bytes.of[b] & 0x0f0f0f0f;
+            to[b][1] = bytes.of[b] >> 4 & 0x0f0f0f0f;
+        }
+    }
 
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         int bytes[4];
@@ -191,8 +226,23 @@ struct few_rows_q5_0 : few_rows_of_32 {
         few_rows_halves(bytes + 1, values);
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            const unsigned bits = (unsigned) bytes[0] >> (4 * i) & 0x0f;
-            values[i] |= (int) ((bits * 0x00204081 & 0x01010101) << 4); // one to each byte
+            values[i] |= fifth_bits(bytes[0], i);
+        }
+    }
+
+    // of the i-th 4 values
+    static FEW_ROWS_FUNCTION int fifth_bits(int bits, int i) {
+        return (int) ((((unsigned) bits >> (4 * i) & 0x0f) * 0x00204081 & 0x01010101) << 4); // one to each byte
+    }
+
+    static FEW_ROWS_FUNCTION void fragment(const char * block, int, int i, int (&to)[2][2]) {
+        const int * words = (const int *) block;
+        FEW_ROWS_UNROLL
+        for (int b = 0; b < 2; ++b) {
+            const int bits  = b == 0 ? (int) __byte_perm(words[0], words[1], 0x5432) : words[6];
+            const int bytes = b == 0 ? (int) __byte_perm(words[i + 1], words[i + 2], 0x5432) : words[i + 7];
+            to[b][0]        = (bytes & 0x0f0f0f0f) | fifth_bits(bits, i);
+            to[b][1]        = (bytes >> 4 & 0x0f0f0f0f) | fifth_bits(bits, i + 4);
         }
     }
 
@@ -202,19 +252,32 @@ struct few_rows_q5_0 : few_rows_of_32 {
 };
 
 // -127 -104 -83 -65 -49 -35 -22 -10 1 13 25 38 53 69 89 113
-static FEW_ROWS_FUNCTION void few_rows_look_up_iq4(const int * packed, int (&values)[FEW_ROWS_WORDS]) {
-    few_rows_look_up(0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535, packed, values);
+static FEW_ROWS_FUNCTION few_rows_table few_rows_table_iq4() {
+    return { { 0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535 } };
 }
 
 struct few_rows_iq4_nl : few_rows_18_bytes {
     FEW_ROWS_FUNCTION few_rows_iq4_nl(const char * block, int) : few_rows_18_bytes(block) {}
 
+    static FEW_ROWS_FUNCTION void fragment(const char * block, int, int i, int (&to)[2][2]) {
+        const few_rows_2_words bytes = packed_at(block, i);
+        FEW_ROWS_UNROLL
+        for (int b = 0; b < 2; ++b) {
+            few_rows_table_iq4().look_up(bytes.of[b], to[b][0], to[b][1]);
+        }
+    }
+
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         int bytes[4];
         packed(b, bytes);
-        few_rows_look_up_iq4(bytes, values);
+        few_rows_table_iq4().look_up(bytes, values);
     }
 };
+
+// 0 1 2 3 4 6 8 12 and the same negative: twice the values
+static FEW_ROWS_FUNCTION few_rows_table few_rows_table_mxfp4() {
+    return { { 0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc } };
+}
 
 // an exponent, then values, at any even address
 struct few_rows_mxfp4 : few_rows_of_32 {
@@ -224,11 +287,19 @@ struct few_rows_mxfp4 : few_rows_of_32 {
 
     FEW_ROWS_FUNCTION few_rows_mxfp4(const char * block, int) : block(block) {}
 
-    // 0 1 2 3 4 6 8 12 and the same negative: twice the values
+    static FEW_ROWS_FUNCTION void fragment(const char * block, int, int i, int (&to)[2][2]) {
+        FEW_ROWS_UNROLL
+        for (int b = 0; b < 2; ++b) {
+            int bytes[1];
+            few_rows_load<1>(bytes, block + 17 * b + 1 + 4 * i);
+            few_rows_table_mxfp4().look_up(bytes[0], to[b][0], to[b][1]);
+        }
+    }
+
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         int bytes[4];
         few_rows_load<1>(bytes, block + 17 * b + 1);
-        few_rows_look_up(0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc, bytes, values);
+        few_rows_table_mxfp4().look_up(bytes, values);
     }
 
     FEW_ROWS_FUNCTION float factor(int b) const {
@@ -286,6 +357,15 @@ struct few_rows_q4_K : few_rows_k4 {
         few_rows_load<16>(packed, block + 16 + 32 * part);
     }
 
+    static FEW_ROWS_FUNCTION void fragment(const char * block, int part, int i, int (&to)[2][2]) {
+        const int * words = (const int *) (block + 16 + 32 * part) + i;
+        FEW_ROWS_UNROLL
+        for (int k = 0; k < 2; ++k) {
+            to[0][k] = words[4 * k] & 0x0f0f0f0f;
+            to[1][k] = words[4 * k] >> 4 & 0x0f0f0f0f;
+        }
+    }
+
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
@@ -306,6 +386,17 @@ struct few_rows_q5_K : few_rows_k4 {
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
             high[i] >>= 2 * part;
+        }
+    }
+
+    static FEW_ROWS_FUNCTION void fragment(const char * block, int part, int i, int (&to)[2][2]) {
+        const int * words = (const int *) (block + 48 + 32 * part) + i;
+        const int * bits  = (const int *) (block + 16) + i;
+        FEW_ROWS_UNROLL
+        for (int k = 0; k < 2; ++k) {
+            const int fifth = bits[4 * k] >> (2 * part);
+            to[0][k]        = (words[4 * k] & 0x0f0f0f0f) | (fifth & 0x01010101) << 4;
+            to[1][k]        = (words[4 * k] >> 4 & 0x0f0f0f0f) | (fifth >> 1 & 0x01010101) << 4;
         }
     }
 
@@ -336,6 +427,19 @@ struct few_rows_q6_K : few_rows_of_256 {
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
             high[i] >>= part % 2 * 2;
+        }
+    }
+
+    static FEW_ROWS_FUNCTION void fragment(const char * block, int part, int i, int (&to)[2][2]) {
+        FEW_ROWS_UNROLL
+        for (int k = 0; k < 2; ++k) {
+            int bytes[1];
+            int bits[1];
+            few_rows_load<2>(bytes, block + 32 * part + 16 * k + 4 * i);
+            few_rows_load<2>(bits, block + 128 + part / 2 * 32 + 16 * k + 4 * i);
+            bits[0] >>= part % 2 * 2;
+            to[0][k] = (bytes[0] & 0x0f0f0f0f) | (bits[0] & 0x03030303) << 4;
+            to[1][k] = (bytes[0] >> 4 & 0x0f0f0f0f) | (bits[0] >> 4 & 0x03030303) << 4;
         }
     }
 
@@ -378,6 +482,20 @@ struct few_rows_q3_K : few_rows_of_256 {
         scales             = (low & 0x0f0f0f0f) | ((unsigned) words[2] >> (2 * part) & 0x03030303) << 4;
     }
 
+    static FEW_ROWS_FUNCTION void fragment(const char * block, int part, int i, int (&to)[2][2]) {
+        FEW_ROWS_UNROLL
+        for (int k = 0; k < 2; ++k) {
+            int bytes[1];
+            int bits[1];
+            few_rows_load<2>(bytes, block + 32 + part / 2 * 32 + 16 * k + 4 * i);
+            few_rows_load<2>(bits, block + 16 * k + 4 * i);
+            bytes[0] >>= part % 2 * 4;
+            bits[0] >>= 2 * part;
+            to[0][k] = (bytes[0] & 0x03030303) | (bits[0] & 0x01010101) << 2;
+            to[1][k] = (bytes[0] >> 2 & 0x03030303) | (bits[0] >> 1 & 0x01010101) << 2;
+        }
+    }
+
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
@@ -411,8 +529,15 @@ struct few_rows_iq4_xs : few_rows_of_256 {
         }
     }
 
+    static FEW_ROWS_FUNCTION void fragment(const char * block, int part, int i, int (&to)[2][2]) {
+        FEW_ROWS_UNROLL
+        for (int b = 0; b < 2; ++b) {
+            few_rows_table_iq4().look_up(((const int *) (block + 8 + 32 * part + 16 * b))[i], to[b][0], to[b][1]);
+        }
+    }
+
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
-        few_rows_look_up_iq4(packed + 4 * b, values);
+        few_rows_table_iq4().look_up(packed + 4 * b, values);
     }
 
     FEW_ROWS_FUNCTION float factor(int b) const { return factors[b]; }

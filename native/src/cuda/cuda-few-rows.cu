@@ -107,6 +107,13 @@ static bool few_rows_is_weight(const ggml_tensor * src0) {
     return buffer && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
 }
 
+// whether the kernels for more rows take these: what they do not, the kernel for few rows does, up to FEW_ROWS_COLUMNS_MAX
+static bool more_rows_can(const ggml_tensor * src0, const ggml_tensor * src1) {
+    return src1->ne[1] >= MORE_ROWS_COLUMNS_MIN && src1->ne[1] <= MANY_ROWS_COLUMNS_MAX && src0->ne[0] % 256 == 0 &&
+           ggml_is_contiguous_rows(src1) && src1->nb[1] % sizeof(float4) == 0 &&
+           (size_t) src1->data % sizeof(float4) == 0;
+}
+
 bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids,
                            const ggml_cuda_mm_fusion_args_host * fusion, const ggml_tensor * dst) {
     const few_rows_type * type = few_rows_find(src0->type);
@@ -118,9 +125,7 @@ bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, c
         return false;
     }
     const int64_t n_rows = ids ? src1->ne[2] : src1->ne[1];
-    if (n_rows > FEW_ROWS_COLUMNS_MAX &&
-        (ids || n_rows > MANY_ROWS_COLUMNS_MAX || src0->ne[0] % 256 != 0 || !ggml_is_contiguous_rows(src1) ||
-         src1->nb[1] % sizeof(float4) != 0 || (size_t) src1->data % sizeof(float4) != 0)) {
+    if (n_rows > FEW_ROWS_COLUMNS_MAX && (ids || !more_rows_can(src0, src1))) {
         return false;
     }
     const bool is_plain   = src0->ne[2] == 1 && src1->ne[2] == 1 && src0->ne[3] == 1 && src1->ne[3] == 1;
@@ -140,14 +145,14 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
 
 bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                         const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst) {
-    if (ids || src1->ne[1] <= FEW_ROWS_COLUMNS_MAX) {
+    if (ids || !more_rows_can(src0, src1)) {
         return false;
     }
     const int     n_values = (int) src1->ne[0];
     const int     n_rows   = (int) src1->ne[1];
     const bool    is_many  = n_rows > MORE_ROWS_COLUMNS_MAX;
-    const int     n_tiles  = is_many ? many_rows_all_tiles(n_rows) : MORE_ROWS_ALL_TILES;
-    const size_t  size     = is_many ? many_rows_size(n_values, n_rows) : more_rows_size(n_values);
+    const int     n_tiles  = is_many ? many_rows_all_tiles(n_rows) : more_rows_all_tiles(n_rows);
+    const size_t  size     = is_many ? many_rows_size(n_values, n_rows) : more_rows_size(n_values, n_rows);
     const bool    is_kept  = size <= ctx.QUANTIZED_SIZE && ctx.curr_stream_no == 0;
     const int64_t stride   = src1->nb[1] / sizeof(float);
     const auto *  rows     = (const float *) src1->data;
@@ -156,7 +161,7 @@ bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src
     char *                     columns = is_kept ? ctx.quantized_memory() : pool.alloc(size);
     few_rows_product           p       = few_rows_describe(src0, src1, nullptr, fusion, dst);
     p.columns                          = columns;
-    p.column_stride                    = (int64_t) n_tiles * (is_many ? MANY_ROWS_TILE_SIZE : MORE_ROWS_Y_SIZE);
+    p.column_stride                    = is_many ? (int64_t) n_tiles * MANY_ROWS_TILE_SIZE : 0;
     const bool is_there                = is_kept && ctx.is_quantized(src1, true);
     if (is_many && !is_there) {
         ggml_cuda_kernel_launch(

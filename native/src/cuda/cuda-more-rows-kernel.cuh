@@ -1,10 +1,11 @@
 #pragma once
 
-// A product of a quantized matrix with 9 to 16 rows of activations, on tensor cores.
+// A product of a quantized matrix with 5 to 16 rows of activations, on tensor cores.
 //
 // A team of four warps takes 32 matrix rows, and goes through chunks of 2048 values: of each 256 values a warp takes a
-// quarter, unpacks it to bytes in shared memory, a lane for each matrix row, and multiplies it with tiles of 8 columns.
-// With a gate these are 16 rows of the matrix and 16 of the gate.
+// quarter, and multiplies it with tiles of 8 columns. A lane unpacks what tensor cores want of it, which are 8 bytes of
+// each block of 32 values; scales it reads for a row of its own, and leaves them to the warp. With a gate these are 16
+// rows of the matrix and 16 of the gate.
 //
 // The sums of products of 32 values are integers, and all that follows is rounded and added in the order in which the
 // kernel for few rows does it: a row of activations gives the same bits whatever comes with it. What it takes for that:
@@ -23,32 +24,40 @@ struct more_rows_columns {
     float sums[2][2];   // for minima
 };
 
+// 128 added to each byte, which none has bits for, turns its highest bit
+template <int OFFSET> static FEW_ROWS_FUNCTION int more_rows_less(int word) {
+    return OFFSET == 0 ? word : (int) (((unsigned) word + (128 - OFFSET) * 0x01010101u) ^ 0x80808080u);
+}
+
 // A lane's weights of two blocks of 32 values, and scales of the rows whose sums it has.
 template <class T> struct more_rows_weights {
     int   values[MORE_ROWS_TILES][2][4];
     float scales[MORE_ROWS_TILES][2][4]; // GROUP 32: of a block; and what is subtracted from it. GROUP 16: of 16 values
     float factors[MORE_ROWS_TILES][2];   // GROUP 16
 
-    // from what more_rows_unpack() has left
-    FEW_ROWS_FUNCTION void load(const char * unpacked, int lane) {
-        const int    at        = more_rows_place(lane % 16, lane / 16);
-        const char * scales_of = unpacked + MORE_ROWS_SCALES + lane / 4 * 16;
+    // rows[i]: the part of the lane's i-th matrix row, in shared memory; scales_at: from more_rows_scales()
+    FEW_ROWS_FUNCTION void load(const char * const (&rows)[2 * MORE_ROWS_TILES], int part, const char * scales_at,
+                                int lane) {
+        const char * scales_of = scales_at + lane / 4 * 16;
         FEW_ROWS_UNROLL
         for (int m = 0; m < MORE_ROWS_TILES; ++m) {
             FEW_ROWS_UNROLL
-            for (int b = 0; b < 2; ++b) {
-                more_rows_load_matrices(values[m][b], unpacked + 16 * m * FEW_ROWS_PART + (at ^ 32 * b));
-            }
-            FEW_ROWS_UNROLL
             for (int half = 0; half < 2; ++half) {
-                const int  row  = 16 * m + 8 * half;
+                const int row = 16 * m + 8 * half;
+                int       words[2][2];
+                T::fragment(rows[2 * m + half], part, lane % 4, words);
+                FEW_ROWS_UNROLL
+                for (int b = 0; b < 2; ++b) {
+                    values[m][b][half]     = more_rows_less<T::OFFSET>(words[b][0]);
+                    values[m][b][2 + half] = more_rows_less<T::OFFSET>(words[b][1]);
+                }
                 const auto four = *(const more_rows_4_floats *) (scales_of + 16 * row);
                 FEW_ROWS_UNROLL
                 for (int i = 0; i < 4; ++i) {
                     scales[m][half][i] = four.of[i];
                 }
                 if constexpr (T::GROUP == 16) {
-                    factors[m][half] = *(const float *) (unpacked + MORE_ROWS_FACTORS + 4 * (row + lane / 4));
+                    factors[m][half] = *(const float *) (scales_at + MORE_ROWS_FACTORS + 4 * (row + lane / 4));
                 }
             }
         }
@@ -103,27 +112,11 @@ template <class T> struct more_rows_weights {
     }
 };
 
-// A lane unpacks a quarter of 256 values of its matrix row, for the whole warp.
-template <class T> static FEW_ROWS_FUNCTION void more_rows_unpack(const char * raw, int quarter, char * to, int lane) {
+// A lane reads the scales of a quarter of 256 values of its matrix row, for the whole warp.
+template <class T> static FEW_ROWS_FUNCTION void more_rows_scales(const char * raw, int quarter, char * to, int lane) {
     constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART;
     const T       weights(raw + quarter / n_lanes * T::SIZE, quarter % n_lanes);
 
-    int values[2][FEW_ROWS_WORDS];
-    FEW_ROWS_UNROLL
-    for (int b = 0; b < 2; ++b) {
-        weights.unpack(b, values[b]);
-        FEW_ROWS_UNROLL
-        for (int i = 0; T::OFFSET != 0 && i < FEW_ROWS_WORDS; ++i) {
-            // bytes have their highest bit free, so that none borrows from the next
-            values[b][i] = (int) ((((unsigned) values[b][i] | 0x80808080u) - T::OFFSET * 0x01010101u) ^ 0x80808080u);
-        }
-    }
-    FEW_ROWS_UNROLL
-    for (int t = 0; t < 4; ++t) {
-        const int * from = values[t / 2] + t % 2 * 4;
-
-        *(few_rows_4_words *) (to + more_rows_place(lane, t)) = { from[0], from[1], from[2], from[3] };
-    }
     float scales[4] = {};
     if constexpr (T::GROUP == 32) {
         FEW_ROWS_UNROLL
@@ -140,115 +133,73 @@ template <class T> static FEW_ROWS_FUNCTION void more_rows_unpack(const char * r
         }
         *(float *) (to + MORE_ROWS_FACTORS + 4 * lane) = weights.factor();
     }
-    *(more_rows_4_floats *) (to + MORE_ROWS_SCALES + 16 * lane) = { scales[0], scales[1], scales[2], scales[3] };
+    *(more_rows_4_floats *) (to + 16 * lane) = { scales[0], scales[1], scales[2], scales[3] };
 }
 
-// A team's way along its matrix rows: 256 values at a time, of one chunk after the other that it has. With them come the
-// activations of each warp's quarter.
-template <class T> struct more_rows_stream {
-    static constexpr int NT        = MORE_ROWS_ALL_TILES;
-    static constexpr int ROW_SIZE  = few_rows_step_size<T>();
-    static constexpr int SLOT_SIZE = few_rows_place_size<T>();
-    static constexpr int IN_FLIGHT = more_rows_in_flight<T>();
-    static constexpr int RING_SIZE = IN_FLIGHT * MORE_ROWS_ROWS * SLOT_SIZE;
-    static constexpr int Y_SIZE    = NT * MORE_ROWS_Y_SIZE; // of 32 values
-    static constexpr int Y_RING    = IN_FLIGHT * 2 * Y_SIZE;
-    static constexpr int Y_DISTANCE =
-        T::activations(0, 1) - T::activations(0, 0); // between a warp's blocks of 32 values
-    static constexpr int  PER_ROW    = MORE_ROWS_TEAM * FEW_ROWS_LANES / MORE_ROWS_ROWS; // lanes that fetch a row
+// A team's way along its matrix rows: 256 values at a time, of one chunk after the other that it has, with the activations
+// that they are multiplied with. A slot has both.
+template <class T, int NT> struct more_rows_stream {
+    static constexpr int  ROW_SIZE   = few_rows_step_size<T>();
+    static constexpr int  PLACE      = few_rows_place_size<T>();
+    static constexpr int  Y_BEGIN    = MORE_ROWS_ROWS * PLACE; // in a slot
+    static constexpr int  Y_SIZE     = 8 * NT * MORE_ROWS_Y_SIZE;
+    static constexpr int  SLOT_SIZE  = more_rows_step_size<T, NT>();
+    static constexpr int  IN_FLIGHT  = more_rows_in_flight<T, NT>();
+    static constexpr int  RING_SIZE  = IN_FLIGHT * SLOT_SIZE;
+    static constexpr int  N_THREADS  = MORE_ROWS_TEAM * FEW_ROWS_LANES;
+    static constexpr int  PER_ROW    = N_THREADS / MORE_ROWS_ROWS; // lanes that fetch a row
     static constexpr bool IS_ALIGNED = ROW_SIZE % FEW_ROWS_COPY == 0;
 
-    const char * from;    // the row of which this lane fetches a part
-    const char * columns; // the activations of its warp
-    char *       slots;
-    char *       y_slots;
-    int          row_begin;     // of the row that it unpacks: the address, of which the last bits count
-    int          y_distance;    // from 256 values to the next
-    int          n_blocks;      // of 256 values
-    int          n_skipped;     // between chunks
-    int          next;          // to fetch
-    int          y_next;
-    int          now;           // to unpack
-    int          to_fetch  = 0; // slots
-    int          y_fetched = 0;
-    int          to_unpack = 0;
-    int          y_arrived = 0;
+    const char * weights;   // the part of a row that this lane fetches
+    const char * columns;
+    int          to;        // where it leaves that in a slot
+    int          n_blocks;
+    int          n_skipped; // between chunks
+    int          next;      // to fetch
 
     static FEW_ROWS_FUNCTION int before(int address) { return IS_ALIGNED ? 0 : address % FEW_ROWS_COPY; }
 
-    // from, row: the lane's row of those that the team fetches, and of those that each of its warps unpacks
-    FEW_ROWS_FUNCTION more_rows_stream(const few_rows_product & p, const char * from, const char * row, char * slots,
-                                       char * y_slots, int team, int n_teams) :
-        from(from + threadIdx.x % PER_ROW * FEW_ROWS_COPY), slots(slots), y_slots(y_slots),
-        row_begin((int) ((uintptr_t) row % FEW_ROWS_COPY)), y_distance(8 * (int) p.column_stride),
-        n_blocks(p.n_parts / FEW_ROWS_QUARTERS), n_skipped((n_teams - 1) * MORE_ROWS_CHUNK),
-        next(team * MORE_ROWS_CHUNK), y_next(next), now(next) {
-        constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART; // that would have a block of weights together
+    FEW_ROWS_FUNCTION more_rows_stream(const few_rows_product & p, const char * row, int in_team, int team,
+                                       int n_teams) :
+        weights(row + in_team % PER_ROW * FEW_ROWS_COPY), columns(p.columns + in_team * FEW_ROWS_COPY),
+        to(in_team / PER_ROW * PLACE + in_team % PER_ROW * FEW_ROWS_COPY), n_blocks(p.n_parts / FEW_ROWS_QUARTERS),
+        n_skipped((n_teams - 1) * MORE_ROWS_CHUNK), next(team * MORE_ROWS_CHUNK) {}
 
-        const int quarter = threadIdx.x / FEW_ROWS_LANES % MORE_ROWS_TEAM;
-        const int block   = quarter / n_lanes * (T::N_VALUES / 32) + T::activations(quarter % n_lanes, 0);
-        columns           = p.columns + block * p.column_stride + threadIdx.x % FEW_ROWS_LANES * FEW_ROWS_COPY;
+    FEW_ROWS_FUNCTION int after(int block) const {
+        return block + 1 + ((block + 1) % MORE_ROWS_CHUNK == 0 ? n_skipped : 0);
     }
 
-    FEW_ROWS_FUNCTION void advance(int & block) const {
-        ++block;
-        block += block % MORE_ROWS_CHUNK == 0 ? n_skipped : 0;
-    }
-
-    static FEW_ROWS_FUNCTION void advance_slot(int & slot) { slot = slot + 1 < IN_FLIGHT ? slot + 1 : 0; }
-
-    FEW_ROWS_FUNCTION void fetch_weights() {
-        if (next < n_blocks) {
-            const char * source  = from + (int64_t) next * ROW_SIZE;
-            const int    part    = threadIdx.x % PER_ROW * FEW_ROWS_COPY;
-            const int    skipped = before((int) (uintptr_t) source & (FEW_ROWS_COPY - 1));
-            char * to = slots + (to_fetch * MORE_ROWS_ROWS + threadIdx.x / PER_ROW % MORE_ROWS_ROWS) * SLOT_SIZE + part;
-            source -= skipped;
-            FEW_ROWS_UNROLL
-            for (int at = 0; at < SLOT_SIZE; at += PER_ROW * FEW_ROWS_COPY) {
-                if ((IS_ALIGNED && at + PER_ROW * FEW_ROWS_COPY <= ROW_SIZE) || at + part < skipped + ROW_SIZE) {
-                    __pipeline_memcpy_async(to + at, source + at, FEW_ROWS_COPY);
-                }
-            }
+    FEW_ROWS_FUNCTION void fetch_weights(char * slot) const {
+        const bool   is_there = next < n_blocks;
+        const char * source   = weights + (int64_t) next * ROW_SIZE;
+        const int    part     = threadIdx.x % PER_ROW * FEW_ROWS_COPY;
+        const int    skipped  = before((int) (uintptr_t) source & (FEW_ROWS_COPY - 1));
+        source -= skipped;
+        FEW_ROWS_UNROLL
+        for (int at = 0; at < PLACE; at += PER_ROW * FEW_ROWS_COPY) {
+            const bool is_whole = IS_ALIGNED && at + PER_ROW * FEW_ROWS_COPY <= ROW_SIZE;
+            more_rows_copy_if(is_there && (is_whole || at + part < skipped + ROW_SIZE), slot + to + at, source + at);
         }
-        advance(next);
-        advance_slot(to_fetch);
     }
 
-    FEW_ROWS_FUNCTION void fetch_columns() {
-        if (y_next < n_blocks) {
-            const int lane = threadIdx.x % FEW_ROWS_LANES * FEW_ROWS_COPY;
-            FEW_ROWS_UNROLL
-            for (int b = 0; b < 2; ++b) {
-                const char * source = columns + y_next * y_distance + b * Y_DISTANCE * (y_distance / 8);
-                char *       to     = y_slots + (2 * y_fetched + b) * Y_SIZE + lane;
-                FEW_ROWS_UNROLL
-                for (int at = 0; at < Y_SIZE; at += FEW_ROWS_LANES * FEW_ROWS_COPY) {
-                    if (at + FEW_ROWS_LANES * FEW_ROWS_COPY <= Y_SIZE || at + lane < Y_SIZE) {
-                        __pipeline_memcpy_async(to + at, source + at, FEW_ROWS_COPY);
-                    }
-                }
-            }
+    FEW_ROWS_FUNCTION void fetch_columns(char * slot) const {
+        const bool   is_there = next < n_blocks;
+        const int    place    = threadIdx.x % N_THREADS * FEW_ROWS_COPY;
+        const char * source   = columns + next * Y_SIZE;
+        FEW_ROWS_UNROLL
+        for (int at = 0; at < Y_SIZE; at += N_THREADS * FEW_ROWS_COPY) {
+            const bool is_whole = at + N_THREADS * FEW_ROWS_COPY <= Y_SIZE;
+            more_rows_copy_if(is_there && (is_whole || at + place < Y_SIZE), slot + Y_BEGIN + place + at, source + at);
         }
-        advance(y_next);
-        advance_slot(y_fetched);
     }
-
-    // of the lane's row
-    FEW_ROWS_FUNCTION const char * arrived() const {
-        return slots + (to_unpack * MORE_ROWS_ROWS + threadIdx.x % FEW_ROWS_LANES) * SLOT_SIZE +
-               before(row_begin + now * ROW_SIZE);
-    }
-
-    FEW_ROWS_FUNCTION const char * arrived_columns() const { return y_slots + 2 * y_arrived * Y_SIZE; }
 };
 
 // A lane's activations of a tile, from shared memory
-static FEW_ROWS_FUNCTION void more_rows_load_columns(const char * arrived, int tile, int lane,
+static FEW_ROWS_FUNCTION void more_rows_load_columns(const char * arrived, int distance, int tile, int lane,
                                                      more_rows_columns & columns) {
     FEW_ROWS_UNROLL
     for (int b = 0; b < 2; ++b) {
-        const char *           from  = arrived + (b * MORE_ROWS_ALL_TILES + tile) * MORE_ROWS_Y_SIZE;
+        const char *           from  = arrived + (b * distance + tile) * MORE_ROWS_Y_SIZE;
         const few_rows_2_words value = *(const few_rows_2_words *) (from + lane * 8);
         const auto             scale = *(const more_rows_4_floats *) (from + MORE_ROWS_Y_SCALES + lane % 4 * 16);
         columns.values[b][0]         = value.of[0];
@@ -260,66 +211,51 @@ static FEW_ROWS_FUNCTION void more_rows_load_columns(const char * arrived, int t
     }
 }
 
-// Adds a chunk's sums of a block's teams to the results, of which a warp has some. mine: where the warp leaves its sums;
-// the first warp does so at `first`, others in distances.
-static FEW_ROWS_FUNCTION void more_rows_add_chunks(const float (&sums)[MORE_ROWS_ALL_TILES][MORE_ROWS_TILES][4],
-                                                   char * first, int warp_distance, int team_distance, int n_teams,
-                                                   int n_chunks_left, float (&results)[MORE_ROWS_ALL_TILES / 2][4],
-                                                   int warp, int lane) {
-    constexpr int NT      = MORE_ROWS_ALL_TILES;
-    constexpr int n_tiles = 2 * NT; // of a round, and 16 matrix rows
-    const int     team    = warp / MORE_ROWS_TEAM;
-    const int     of_team = warp % MORE_ROWS_TEAM;
-    char *        mine    = first + team * team_distance + of_team * warp_distance;
-    FEW_ROWS_UNROLL
-    for (int begin = 0; begin < 2 * NT; begin += n_tiles) {
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < n_tiles; ++i) {
-            const float (&of)[4]                                              = sums[(begin + i) / 2][(begin + i) % 2];
-            *(more_rows_4_floats *) (mine + (i * FEW_ROWS_LANES + lane) * 16) = { of[0], of[1], of[2], of[3] };
-        }
-        __syncthreads();
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < n_tiles; i += MORE_ROWS_TEAM) {
-            const int round = (begin + i) / MORE_ROWS_TEAM;
-            if (round % n_teams == team) {
-                for (int other = 0; other < min(n_teams, n_chunks_left); ++other) {
-                    const char * from = first + other * team_distance + ((i + of_team) * FEW_ROWS_LANES + lane) * 16;
+// Adds a chunk's sums of all teams to the results, of which the first warps have a tile each. A team's warps leave theirs at
+// all + team * team_distance, where nothing is that they wait for.
+template <int NT>
+static FEW_ROWS_FUNCTION void more_rows_add_chunks(const float (&sums)[NT][MORE_ROWS_TILES][4], char * all,
+                                                   int team_distance, int n_chunks, float (&results)[4], int warp,
+                                                   int lane) {
+    constexpr int n_tiles = MORE_ROWS_TILES * NT;
+    constexpr int size    = n_tiles * FEW_ROWS_LANES * 16; // of a warp
+    static_assert(n_tiles <= MORE_ROWS_TEAM);
 
-                    more_rows_4_floats quarters[MORE_ROWS_TEAM];
-                    FEW_ROWS_UNROLL
-                    for (int q = 0; q < MORE_ROWS_TEAM; ++q) {
-                        quarters[q] = *(const more_rows_4_floats *) (from + q * warp_distance);
-                    }
-                    FEW_ROWS_UNROLL
-                    for (int k = 0; k < 4; ++k) {
-                        results[round][k] +=
-                            (quarters[0].of[k] + quarters[1].of[k]) + (quarters[2].of[k] + quarters[3].of[k]);
-                    }
-                }
-            }
-        }
-        __syncthreads();
+    char * mine = all + warp / MORE_ROWS_TEAM * team_distance + warp % MORE_ROWS_TEAM * size + lane * 16;
+    __syncthreads(); // all have read what is there
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < n_tiles; ++i) {
+        const float (&of)[4]                                     = sums[i / MORE_ROWS_TILES][i % MORE_ROWS_TILES];
+        *(more_rows_4_floats *) (mine + i * FEW_ROWS_LANES * 16) = { of[0], of[1], of[2], of[3] };
     }
+    __syncthreads();
+    for (int chunk = 0; warp < n_tiles && chunk < n_chunks; ++chunk) {
+        const char * from = all + chunk * team_distance + (warp * FEW_ROWS_LANES + lane) * 16;
+
+        more_rows_4_floats quarters[MORE_ROWS_TEAM];
+        FEW_ROWS_UNROLL
+        for (int q = 0; q < MORE_ROWS_TEAM; ++q) {
+            quarters[q] = *(const more_rows_4_floats *) (from + q * size);
+        }
+        FEW_ROWS_UNROLL
+        for (int k = 0; k < 4; ++k) {
+            results[k] += (quarters[0].of[k] + quarters[1].of[k]) + (quarters[2].of[k] + quarters[3].of[k]);
+        }
+    }
+    __syncthreads();
 }
 
 // Stores what the product gives: results go through shared memory, so that rows that follow each other are stored together.
-template <bool GATE>
+template <int NT, bool GATE>
 static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const few_rows_matrix & matrix, int row_0,
-                                              int     n_rows, const float (&results)[MORE_ROWS_ALL_TILES / 2][4],
-                                              float * all, int n_teams, int warp, int lane) {
-    constexpr int NT     = MORE_ROWS_ALL_TILES;
+                                              int n_rows, const float (&results)[4], float * all, int warp, int lane) {
     constexpr int stride = MORE_ROWS_ROWS + 1;
-    FEW_ROWS_UNROLL
-    for (int round = 0; round < NT / 2; ++round) {
-        if (round % n_teams == warp / MORE_ROWS_TEAM) {
-            const int of_team = warp % MORE_ROWS_TEAM;
-            FEW_ROWS_UNROLL
-            for (int i = 0; i < 4; ++i) {
-                const int column           = (2 * round + of_team / 2) * 8 + lane % 4 * 2 + i % 2;
-                const int row              = of_team % 2 * 16 + i / 2 * 8 + lane / 4;
-                all[column * stride + row] = results[round][i];
-            }
+    if (warp < MORE_ROWS_TILES * NT) {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            const int column           = warp / MORE_ROWS_TILES * 8 + lane % 4 * 2 + i % 2;
+            const int row              = warp % MORE_ROWS_TILES * 16 + i / 2 * 8 + lane / 4;
+            all[column * stride + row] = results[i];
         }
     }
     __syncthreads();
@@ -346,7 +282,7 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
 }
 
 // 32 rows of a matrix, or 16 and as many of the gate
-template <class T, bool GATE>
+template <class T, int NT, bool GATE>
 FEW_ROWS_LAUNCH_BOUNDS(512, 1)
 static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     FEW_ROWS_SHARED(shared);
@@ -369,77 +305,101 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
         return (in_gate ? p.gate : matrix.data) + row * p.row_stride;
     };
 
-    constexpr int NT  = MORE_ROWS_ALL_TILES;
-    using stream_type = more_rows_stream<T>;
+    using stream_type        = more_rows_stream<T, NT>;
+    constexpr int team_size  = more_rows_team_size<T, NT>();
+    constexpr int n_lanes    = T::N_VALUES / FEW_ROWS_PART; // that would have a block of weights together
+    constexpr int y_distance = (T::activations(0, 1) - T::activations(0, 0)) * NT; // between a warp's two blocks
+    const int     y_block    = quarter / n_lanes * (T::N_VALUES / 32) + T::activations(quarter % n_lanes, 0);
+    const int     y_begin    = stream_type::Y_BEGIN + y_block * NT * MORE_ROWS_Y_SIZE;
+    char * const  slots      = shared + team * team_size;
+    char *        scales     = slots + stream_type::RING_SIZE + quarter * 2 * MORE_ROWS_SCALES;
+    char *        scales_2   = scales + MORE_ROWS_SCALES; // the next ones
 
-    constexpr int team_size = more_rows_team_size<T>();
-    char * const  slots     = shared + team * team_size;
-    char * const  unpacked  = slots + stream_type::RING_SIZE + quarter * 2 * MORE_ROWS_UNPACKED;
-    char * const  y_slots =
-        slots + stream_type::RING_SIZE + MORE_ROWS_TEAM * 2 * MORE_ROWS_UNPACKED + quarter * stream_type::Y_RING;
+    // the addresses, of which the last bits count, of the row that it reads scales of and of those that it unpacks
+    const int scale_begin = (int) ((uintptr_t) row_at(lane) % FEW_ROWS_COPY);
+    int       row_begins[2 * MORE_ROWS_TILES];
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < 2 * MORE_ROWS_TILES; ++i) {
+        row_begins[i] = (int) ((uintptr_t) row_at(8 * i + lane / 4) % FEW_ROWS_COPY);
+    }
 
-    stream_type stream(p, row_at(in_team / stream_type::PER_ROW), row_at(lane), slots, y_slots, team, n_teams);
-    stream.fetch_weights(); // which do not depend on what is still being computed
+    stream_type stream(p, row_at(in_team / stream_type::PER_ROW), in_team, team, n_teams);
+    stream.fetch_weights(slots); // which do not depend on what is still being computed
     ggml_cuda_pdl_sync();
     FEW_ROWS_UNROLL
     for (int i = 0; i < stream_type::IN_FLIGHT - 1; ++i) {
-        stream.fetch_weights();
-        stream.fetch_columns();
+        if (i > 0) {
+            stream.fetch_weights(slots + i * stream_type::SLOT_SIZE);
+        }
+        stream.fetch_columns(slots + i * stream_type::SLOT_SIZE);
+        stream.next = stream.after(stream.next);
         __pipeline_commit();
     }
-    const auto unpack = [&](int to) {
-        more_rows_unpack<T>(stream.arrived(), quarter, unpacked + to * MORE_ROWS_UNPACKED, lane);
-        stream.advance(stream.now);
-        stream.advance_slot(stream.to_unpack);
+    int        block       = team * MORE_ROWS_CHUNK;
+    const auto read_scales = [&](const char * slot, char * to) {
+        const int before = stream_type::before(scale_begin + block * stream_type::ROW_SIZE);
+        more_rows_scales<T>(slot + lane * stream_type::PLACE + before, quarter, to, lane);
     };
-    __pipeline_wait_prior(stream_type::IN_FLIGHT - 2);
+    __pipeline_wait_prior(stream_type::IN_FLIGHT - 3);
     more_rows_sync_team(team);
-    unpack(0);
+    read_scales(slots, scales);
 
-    float     results[NT / 2][4] = {};
-    int       current            = 0; // of what is unpacked
-    const int n_chunks           = (n_blocks + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
+    float     results[4] = {};
+    int       now        = 0; // slots
+    int       next       = stream_type::SLOT_SIZE;
+    int       free       = stream_type::RING_SIZE - stream_type::SLOT_SIZE;
+    int       n_steps    = 0; // of the first team, which has most
+    const int n_chunks   = (n_blocks + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
     for (int chunk = 0; chunk < n_chunks; chunk += n_teams) {
         const int n = min(MORE_ROWS_CHUNK, n_blocks - (chunk + team) * MORE_ROWS_CHUNK);
 
         float sums[NT][MORE_ROWS_TILES][4] = {};
         for (int i = 0; i < n; ++i) {
-            __pipeline_wait_prior(stream_type::IN_FLIGHT - 2);
-            more_rows_sync_team(team); // all have the slots that are fetched to now behind them
-            stream.fetch_weights();
-            stream.fetch_columns();
+            __pipeline_wait_prior(stream_type::IN_FLIGHT - 3);
+            more_rows_sync_team(team); // all have the free slot behind them
+            stream.fetch_weights(slots + free);
+            stream.fetch_columns(slots + free);
             __pipeline_commit();
+            stream.next = stream.after(stream.next);
 
+            const char * rows[2 * MORE_ROWS_TILES];
+            FEW_ROWS_UNROLL
+            for (int k = 0; k < 2 * MORE_ROWS_TILES; ++k) {
+                rows[k] = slots + now + (8 * k + lane / 4) * stream_type::PLACE + quarter / n_lanes * T::SIZE +
+                          stream_type::before(row_begins[k] + block * stream_type::ROW_SIZE);
+            }
             more_rows_weights<T> weights;
-            weights.load(unpacked + current * MORE_ROWS_UNPACKED, lane);
-            current = 1 - current;
+            weights.load(rows, quarter % n_lanes, scales, lane);
 
-            const char * arrived = stream.arrived_columns();
-            stream.advance_slot(stream.y_arrived);
+            const char * arrived = slots + now + y_begin;
+            free                 = now;
+            now                  = next;
+            next  = next + stream_type::SLOT_SIZE < stream_type::RING_SIZE ? next + stream_type::SLOT_SIZE : 0;
+            block = stream.after(block);
 
             more_rows_columns columns[2]; // a tile's, and the next one's
-            more_rows_load_columns(arrived, 0, lane, columns[0]);
+            more_rows_load_columns(arrived, y_distance, 0, lane, columns[0]);
             FEW_ROWS_UNROLL
             for (int tile = 0; tile < NT; ++tile) {
                 if (tile + 1 < NT) {
-                    more_rows_load_columns(arrived, tile + 1, lane, columns[(tile + 1) % 2]);
+                    more_rows_load_columns(arrived, y_distance, tile + 1, lane, columns[(tile + 1) % 2]);
                 }
                 FEW_ROWS_UNROLL
                 for (int m = 0; m < MORE_ROWS_TILES; ++m) {
                     weights.multiply(columns[tile % 2], m, sums[tile][m]);
                 }
                 if (tile == 0) {
-                    unpack(current); // the next ones, while there is other work
+                    read_scales(slots + now, scales_2); // while there is other work
                 }
             }
+            char * const other = scales;
+            scales             = scales_2;
+            scales_2           = other;
         }
-        __syncwarp();
-        // sums go where the weights of the last step were: for a team that had fewer steps as well, which has nothing
-        // more to come
-        const int last  = chunk / n_teams * MORE_ROWS_CHUNK + min(MORE_ROWS_CHUNK, n_blocks - chunk) - 1;
-        char *    first = shared + stream_type::RING_SIZE + last % 2 * MORE_ROWS_UNPACKED;
-        more_rows_add_chunks(sums, first, 2 * MORE_ROWS_UNPACKED, team_size, n_teams, n_chunks - chunk, results, warp,
-                             lane);
+        // the slot that the first team has behind it; a team that had fewer steps has nothing more to come
+        n_steps += min(MORE_ROWS_CHUNK, n_blocks - chunk * MORE_ROWS_CHUNK);
+        char * all = shared + (n_steps - 1) % stream_type::IN_FLIGHT * stream_type::SLOT_SIZE;
+        more_rows_add_chunks<NT>(sums, all, team_size, min(n_teams, n_chunks - chunk), results, warp, lane);
     }
-    more_rows_store<GATE>(p, matrix, row_0, n_rows, results, (float *) shared, n_teams, warp, lane);
+    more_rows_store<NT, GATE>(p, matrix, row_0, n_rows, results, (float *) shared, warp, lane);
 }

@@ -9,7 +9,8 @@ static constexpr int MORE_ROWS_QUANTIZE_THREADS = 256; // 8 columns of 128 value
 
 // Puts 4 values of a row where they belong: the place-th 4, of which 8 lanes that follow each other have 32 values. All of
 // a warp's lanes come here. is_there: whether the row has such values.
-static __device__ __forceinline__ void more_rows_put(char * tiles, int row, int place, float4 v, bool is_there) {
+static __device__ __forceinline__ void more_rows_put(char * tiles, int n_tiles, int row, int place, float4 v,
+                                                     bool is_there) {
     constexpr int n_lanes = 8;
 
     float highest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
@@ -30,7 +31,7 @@ static __device__ __forceinline__ void more_rows_put(char * tiles, int row, int 
     if (is_there) {
         const int word   = place % n_lanes;
         const int column = row % 8;
-        char *    to     = tiles + ((int64_t) (place / n_lanes) * MORE_ROWS_ALL_TILES + row / 8) * MORE_ROWS_Y_SIZE;
+        char *    to     = tiles + ((int64_t) (place / n_lanes) * n_tiles + row / 8) * MORE_ROWS_Y_SIZE;
         *(char4 *) (to + column * 32 + (word % 4 * 2 + word / 4) * 4) = bytes;
         if (word == 0) {
             const float scale                                  = __half2float(__float2half(d));
@@ -51,5 +52,5 @@ static __global__ void more_rows_quantize(const float * rows, char * tiles, int 
     if (row < n_rows && is_there) {
         v = *(const float4 *) (rows + row * stride + place * 4);
     }
-    more_rows_put(tiles, row, place, v, is_there);
+    more_rows_put(tiles, gridDim.y, row, place, v, is_there);
 }

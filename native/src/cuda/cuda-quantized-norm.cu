@@ -31,13 +31,13 @@ static __device__ __forceinline__ void put_block(block_q8_1 * quantized, int row
     }
 }
 
-// Puts 4 values where the kernel that takes this number of rows wants them. n_tiles: of all rows, as tensor cores take them; or 0: they are
-// few.
+// Puts 4 values where the kernel that takes these rows wants them. n_tiles: of all rows, as tensor cores take them; or 0:
+// they are few.
 static __device__ __forceinline__ void put(char * quantized, int n_tiles, int row, int place, int n, float4 v) {
-    if (n_tiles > MORE_ROWS_ALL_TILES) {
+    if (n_tiles > more_rows_all_tiles(MORE_ROWS_COLUMNS_MAX)) {
         many_rows_put(quantized, n_tiles, row, place, n, v);
     } else if (n_tiles > 0) {
-        more_rows_put(quantized, row, place, v, place < n);
+        more_rows_put(quantized, n_tiles, row, place, v, place < n);
     } else {
         put_block((block_q8_1 *) quantized, row, place, n, v);
     }
@@ -85,26 +85,27 @@ static __global__ void quantized_norm(const float4 * x, const float4 * weights, 
     }
 }
 
-// of all rows, as tensor cores take them; 0: they are few
-static int quantized_tiles(int64_t n_rows) {
+// of all rows, as tensor cores take them; 0: they are few, or for experts, whose kernel takes no more
+static int quantized_tiles(int64_t n_rows, const ggml_tensor * product) {
     return n_rows > MORE_ROWS_COLUMNS_MAX ? many_rows_all_tiles((int) n_rows) :
-           n_rows > MMVQ_MAX_BATCH_SIZE   ? MORE_ROWS_ALL_TILES :
+           n_rows > FEW_ROWS_COLUMNS_MAX || (n_rows >= MORE_ROWS_COLUMNS_MIN && product->op == GGML_OP_MUL_MAT) ?
+                                            more_rows_all_tiles((int) n_rows) :
                                             0;
 }
 
-// bytes of all rows, quantized
+// bytes of all rows, quantized, in the form that takes most
 static size_t quantized_size(int64_t n_values, int64_t n_rows) {
-    return n_rows > MORE_ROWS_COLUMNS_MAX ? many_rows_size(n_values, n_rows) :
-           n_rows > MMVQ_MAX_BATCH_SIZE   ? more_rows_size(n_values) :
-                                            n_values / QK8_1 * n_rows * sizeof(block_q8_1);
+    return n_rows > MORE_ROWS_COLUMNS_MAX ? many_rows_size(n_values, n_rows) : more_rows_size(n_values, (int) n_rows);
 }
 
-static bool quantized_norm_is_used(const ggml_cgraph * cgraph, int i, const ggml_tensor * result) {
-    const int end = std::min(cgraph->n_nodes, i + N_NODES_TO_LOOK);
-    return std::any_of(cgraph->nodes + i, cgraph->nodes + end, [&](const ggml_tensor * node) {
+// the next product that takes these rows quantized, or nullptr
+static const ggml_tensor * quantized_norm_user(const ggml_cgraph * cgraph, int i, const ggml_tensor * result) {
+    const auto end  = cgraph->nodes + std::min(cgraph->n_nodes, i + N_NODES_TO_LOOK);
+    const auto user = std::find_if(cgraph->nodes + i, end, [&](const ggml_tensor * node) {
         return (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) &&
                (node->src[1] == result || node->src[1]->view_src == result) && ggml_is_quantized(node->src[0]->type);
     });
+    return user < end ? *user : nullptr;
 }
 
 bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph * cgraph, int i) {
@@ -115,16 +116,17 @@ bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph 
 
     const int64_t n_values   = x->ne[0];
     const int64_t n_rows     = x->ne[1];
-    const int     n_tiles    = quantized_tiles(n_rows);
+    const auto *  user       = quantized_norm_user(cgraph, i + 2, result);
     const bool    is_aligned = ((size_t) x->data | x->nb[1] | (size_t) weights->data | (size_t) result->data) % 16 == 0;
     // the kernel reads the weights before what was started ahead of it has ended
     if (!is_aligned || weights->op != GGML_OP_NONE || n_values > N_THREADS_MAX * N_TURNS * N_VALUES ||
         !(result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) || n_values % MATRIX_ROW_PADDING != 0 ||
         n_rows > MANY_ROWS_COLUMNS_MAX || x->ne[2] * x->ne[3] != 1 || ggml_nelements(weights) != n_values ||
         !ggml_is_contiguous(weights) || !ggml_is_contiguous(result) || ctx.curr_stream_no != 0 ||
-        quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE || !quantized_norm_is_used(cgraph, i + 2, result)) {
+        quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE || !user) {
         return false;
     }
+    const int n_tiles   = quantized_tiles(n_rows, user);
     const int n         = n_values / N_VALUES;
     const int n_threads = std::min(n, N_THREADS_MAX); // whole warps, as rows are padded
     ggml_cuda_kernel_launch(quantized_norm, ggml_cuda_kernel_launch_params(n_rows, n_threads, (size_t) 0, ctx.stream()),
@@ -184,18 +186,18 @@ int mtp_cuda_quantized_gate(ggml_backend_cuda_context & ctx, const ggml_cgraph *
     const bool    is_gated    = gate == sigmoid || (gate->op == GGML_OP_RESHAPE && gate->src[0] == sigmoid);
     const int64_t n_values    = rows->ne[0];
     const int64_t n_rows      = rows->ne[1];
-    const int     n_tiles     = quantized_tiles(n_rows);
+    const auto *  user        = quantized_norm_user(cgraph, end + 1, rows);
     const auto *  gates       = sigmoid->src[0];
     const bool    is_aligned  = ((size_t) x->data | (size_t) gates->data | (size_t) result->data) % 16 == 0;
     if (!is_gated || !is_aligned || ggml_nelements(gates) * (is_for_head ? x->ne[0] : 1) != ggml_nelements(x) ||
         n_rows * n_values != ggml_nelements(x) || x->ne[0] % N_VALUES != 0 || n_values % MATRIX_ROW_PADDING != 0 ||
         x->type != GGML_TYPE_F32 || gates->type != GGML_TYPE_F32 || !ggml_is_contiguous(x) ||
         !ggml_is_contiguous(gates) || !ggml_is_contiguous(result) || n_rows > MANY_ROWS_COLUMNS_MAX ||
-        ctx.curr_stream_no != 0 || quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE ||
-        !quantized_norm_is_used(cgraph, end + 1, rows)) {
+        ctx.curr_stream_no != 0 || quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE || !user) {
         return 0;
     }
-    const int  n = (int) (n_values / N_VALUES);
+    const int  n_tiles = quantized_tiles(n_rows, user);
+    const int  n       = (int) (n_values / N_VALUES);
     const dim3 grid((n + 255) / 256, n_rows);
     ggml_cuda_kernel_launch(quantized_gate, ggml_cuda_kernel_launch_params(grid, 256, (size_t) 0, ctx.stream()),
                             (const float4 *) x->data, (const float *) gates->data, (float4 *) result->data,

@@ -24,6 +24,20 @@ static __device__ __forceinline__ void more_rows_load_matrices(int (&to)[4], con
                  : "memory");
 }
 
+// 16 bytes, beside the thread where a GPU can
+static __device__ __forceinline__ void more_rows_copy_if(bool is_there, char * to, const char * from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %0, 0; @p cp.async.cg.shared.global [%1], [%2], 16; }" ::"r"((int) is_there),
+        "r"((unsigned) __cvta_generic_to_shared(to)), "l"(from)
+        : "memory");
+#else
+    if (is_there) {
+        *(int4 *) to = *(const int4 *) from;
+    }
+#endif
+}
+
 #if __CUDA_ARCH__ < 800
 // 8 matrix rows and 16 values at a time
 static __device__ __forceinline__ void more_rows_multiply_8(int & first, int & second, int a, int b) {
