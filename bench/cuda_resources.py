@@ -26,8 +26,8 @@ def main() -> None:
     parser.add_argument("--include", type=Path, nargs="+", default=[], metavar="FOLDER")
     parser.add_argument("--arch", type=int, nargs="+", default=[75, 80, 86, 89, 90, 120])
     given = parser.parse_args()
-    print("Registers of kernels for 1 / 2 / 3 / 4 / 8 rows, and on tensor cores for 8 / 16, the more of those without and")
-    print("with a gate; in brackets bytes that are spilled.\n")
+    print("Registers of kernels for 1 / 2 / 3 / 4 / 8 rows, and on tensor cores for 8 / 16, the more of those without")
+    print("and with a gate; in brackets bytes that are spilled.\n")
     print("| type | " + " | ".join(f"sm_{arch}" for arch in given.arch) + " |")
     print("|---" * (1 + len(given.arch)) + "|")
     for source in sorted((NATIVE / "src" / "cuda").glob("cuda-few-rows-*.cu")):

@@ -21,7 +21,7 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
                        const void * quantized, const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
                        ggml_tensor * dst);
 
-// The same for more than 8 rows, which come in another form, that tensor cores take, and are quantized here unless the
+// The same for more rows, which come in another form, that tensor cores take, and are quantized here unless the
 // norm before has done it. false: they are fewer.
 bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                         const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst);
