@@ -16,8 +16,9 @@
 #include "cuda-more-rows-launch.cuh"
 
 struct few_rows_type {
-    // whether shared memory does for a product
+    // whether shared memory does for a product; and for one of MORE_ROWS_COLUMNS_MIN to _MAX columns on tensor cores
     bool (*can)(const few_rows_product & p, const few_rows_device & device);
+    bool (*can_more)(int n_tokens, const few_rows_device & device);
     // of at most FEW_ROWS_COLUMNS_MAX columns, or with experts; of MORE_ROWS_COLUMNS_MIN to _MAX; of more
     void (*launch)(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream);
     void (*launch_more)(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream);
@@ -30,7 +31,7 @@ template <class T> static bool few_rows_can(const few_rows_product & p, const fe
         return many_rows_divide<typename many_rows_type<T>::type>(divided, device).n_tiles > 0;
     }
     if (!p.ids && p.n_tokens > FEW_ROWS_COLUMNS_MAX) {
-        return (size_t) more_rows_team_size<T, 2>() <= device.shared_size;
+        return more_rows_can<T>(p.n_tokens, device);
     }
     return few_rows_divide<T>(divided, FEW_ROWS_COLUMNS_MAX, true, device);
 }
@@ -68,9 +69,9 @@ static void few_rows_launch(const few_rows_product & p, const few_rows_device & 
 }
 
 // n_values: of a block
-#define FEW_ROWS_TYPE(name, n_values)                                                                               \
-    static_assert(few_rows_##name::SIZE * (n_values) == few_rows_##name::N_VALUES * (int) sizeof(block_##name));    \
-    extern const few_rows_type FEW_ROWS_##name;                                                                     \
-    const few_rows_type        FEW_ROWS_##name = { few_rows_can<few_rows_##name>, few_rows_launch<few_rows_##name>, \
-                                                   more_rows_launch<few_rows_##name>,                               \
+#define FEW_ROWS_TYPE(name, n_values)                                                                                   \
+    static_assert(few_rows_##name::SIZE * (n_values) == few_rows_##name::N_VALUES * (int) sizeof(block_##name));        \
+    extern const few_rows_type FEW_ROWS_##name;                                                                         \
+    const few_rows_type        FEW_ROWS_##name = { few_rows_can<few_rows_##name>, more_rows_can<few_rows_##name>,       \
+                                                   few_rows_launch<few_rows_##name>, more_rows_launch<few_rows_##name>, \
                                                    many_rows_launch<many_rows_type<few_rows_##name>::type> };

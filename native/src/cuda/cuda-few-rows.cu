@@ -108,7 +108,7 @@ static bool few_rows_is_weight(const ggml_tensor * src0) {
 }
 
 // whether the kernels for more rows take these: what they do not, the kernel for few rows does, up to FEW_ROWS_COLUMNS_MAX
-static bool more_rows_can(const ggml_tensor * src0, const ggml_tensor * src1) {
+static bool more_rows_takes(const ggml_tensor * src0, const ggml_tensor * src1) {
     return src1->ne[1] >= MORE_ROWS_COLUMNS_MIN && src1->ne[1] <= MANY_ROWS_COLUMNS_MAX && src0->ne[0] % 256 == 0 &&
            ggml_is_contiguous_rows(src1) && src1->nb[1] % sizeof(float4) == 0 &&
            (size_t) src1->data % sizeof(float4) == 0;
@@ -125,7 +125,7 @@ bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, c
         return false;
     }
     const int64_t n_rows = ids ? src1->ne[2] : src1->ne[1];
-    if (n_rows > FEW_ROWS_COLUMNS_MAX && (ids || !more_rows_can(src0, src1))) {
+    if (n_rows > FEW_ROWS_COLUMNS_MAX && (ids || !more_rows_takes(src0, src1))) {
         return false;
     }
     const bool is_plain   = src0->ne[2] == 1 && src1->ne[2] == 1 && src0->ne[3] == 1 && src1->ne[3] == 1;
@@ -145,11 +145,13 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
 
 bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                         const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst) {
-    if (ids || !more_rows_can(src0, src1)) {
+    const few_rows_type * type   = few_rows_find(src0->type);
+    const auto            device = few_rows_current_device();
+    const int             n_rows = (int) src1->ne[1];
+    if (ids || !more_rows_takes(src0, src1) || (n_rows <= MORE_ROWS_COLUMNS_MAX && !type->can_more(n_rows, device))) {
         return false;
     }
     const int     n_values = (int) src1->ne[0];
-    const int     n_rows   = (int) src1->ne[1];
     const bool    is_many  = n_rows > MORE_ROWS_COLUMNS_MAX;
     const int     n_tiles  = is_many ? many_rows_all_tiles(n_rows) : more_rows_all_tiles(n_rows);
     const size_t  size     = is_many ? many_rows_size(n_values, n_rows) : more_rows_size(n_values, n_rows);
@@ -179,9 +181,8 @@ bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src
         ctx.quantized.src      = src1;
         ctx.quantized.in_tiles = true;
     }
-    const few_rows_type * type = few_rows_find(src0->type);
     if (!is_many) {
-        type->launch_more(p, few_rows_current_device(), ctx.stream());
+        type->launch_more(p, device, ctx.stream());
         return true;
     }
     ggml_cuda_pool_alloc<unsigned> counters(ctx.pool());
@@ -191,7 +192,7 @@ bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src
         p.counters = counters.alloc(MANY_ROWS_COUNTERS);
         CUDA_CHECK(cudaMemsetAsync(p.counters, 0, MANY_ROWS_COUNTERS * sizeof(unsigned), ctx.stream()));
     }
-    type->launch_many(p, few_rows_current_device(), ctx.pool(), ctx.stream());
+    type->launch_many(p, device, ctx.pool(), ctx.stream());
     return true;
 }
 
