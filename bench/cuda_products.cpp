@@ -116,7 +116,7 @@ int main(int argc, char ** argv) {
     }
     ggml_backend_ptr backend{ ggml_backend_dev_init(device, nullptr) };
     std::printf("%-8s %-12s", "type", "product");
-    for (const int n_rows : { 1, 2, 4, 6, 8 }) {
+    for (const int n_rows : { 1, 2, 4, 8, 16 }) {
         std::printf("  %4d rows: ours llama GB/s", n_rows);
     }
     std::puts("");
@@ -129,7 +129,7 @@ int main(int argc, char ** argv) {
         }
         for (const shape & shape : SHAPES) {
             std::printf("%-8s %-12s", ggml_type_name(type), shape.name);
-            for (const int n_rows : { 1, 2, 4, 6, 8 }) {
+            for (const int n_rows : { 1, 2, 4, 8, 16 }) {
                 const double ours  = measure(backend.get(), type, shape, n_rows, true);
                 const double llama = measure(backend.get(), type, shape, n_rows, false);
                 const double bytes = (double) ggml_row_size(type, shape.n_values) * shape.n_out *
