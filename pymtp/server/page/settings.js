@@ -39,7 +39,11 @@ export function begin(onChange) {
     onChange();
   };
   document.addEventListener("change", ({ target }) => target.form === form && keep()); // a field may be elsewhere
-  form.addEventListener("reset", () => setTimeout(keep)); // after the fields are empty
+  form.querySelector("[type=reset]").addEventListener("click", (event) => {
+    event.preventDefault(); // it would empty the fields later, when the page may be closed
+    form.reset();
+    keep();
+  });
   form.addEventListener("submit", (event) => event.preventDefault());
 }
 
