@@ -1,0 +1,109 @@
+#pragma once
+
+// How a lane reads words of shared memory, and values of 4 bits that are packed in them. Knows no types of weights.
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#    define FEW_ROWS_FUNCTION      __device__ __forceinline__
+#    define FEW_ROWS_HOST_FUNCTION __host__ __device__ __forceinline__
+#    define FEW_ROWS_UNROLL        _Pragma("unroll")
+#else
+#    define FEW_ROWS_FUNCTION      inline
+#    define FEW_ROWS_HOST_FUNCTION inline
+#    define FEW_ROWS_UNROLL
+#endif
+
+static constexpr int FEW_ROWS_PART  = 64; // values of a lane
+static constexpr int FEW_ROWS_WORDS = 8;  // integers of a block of 32 values
+
+struct alignas(8) few_rows_2_words {
+    int of[2];
+};
+
+struct alignas(16) few_rows_4_words {
+    int of[4];
+};
+
+// N integers from an address of which ALIGN is a divisor
+template <int ALIGN, int N> static FEW_ROWS_FUNCTION void few_rows_load(int (&to)[N], const char * from) {
+    if constexpr (ALIGN >= 16 && N % 4 == 0) {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < N; i += 4) {
+            const few_rows_4_words words = *(const few_rows_4_words *) (from + 4 * i);
+            to[i]                        = words.of[0];
+            to[i + 1]                    = words.of[1];
+            to[i + 2]                    = words.of[2];
+            to[i + 3]                    = words.of[3];
+        }
+    } else if constexpr (ALIGN >= 8 && N % 2 == 0) {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < N; i += 2) {
+            const few_rows_2_words words = *(const few_rows_2_words *) (from + 4 * i);
+            to[i]                        = words.of[0];
+            to[i + 1]                    = words.of[1];
+        }
+    } else if constexpr (ALIGN >= 4) {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < N; ++i) {
+            to[i] = ((const int *) from)[i];
+        }
+    } else {
+        const unsigned odd   = (unsigned) ((uintptr_t) from & 3);
+        const int *    words = (const int *) (from - odd);
+        int            word  = words[0];
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < N; ++i) {
+            const int next = words[i + 1];
+            to[i]          = (int) __byte_perm(word, next, 0x3210 + 0x1111 * odd);
+            word           = next;
+        }
+    }
+}
+
+static FEW_ROWS_FUNCTION float few_rows_half(unsigned bits) {
+    return __half2float(__ushort_as_half((unsigned short) bits));
+}
+
+static FEW_ROWS_FUNCTION float few_rows_half_at(const char * from) {
+    return few_rows_half(*(const unsigned short *) from);
+}
+
+// a byte of an integer
+static FEW_ROWS_FUNCTION int few_rows_byte(unsigned word, int i) {
+    return (int) (word >> (8 * i) & 0xff);
+}
+
+// 16 bytes of 4 bits are 32 values: the low halves, then the high ones
+static FEW_ROWS_FUNCTION void few_rows_halves(const int * packed, int (&values)[FEW_ROWS_WORDS]) {
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < 4; ++i) {
+        values[i]     = packed[i] & 0x0f0f0f0f;
+        values[i + 4] = packed[i] >> 4 & 0x0f0f0f0f;
+    }
+}
+
+// the same of 4 bytes, with values from a table of 16 bytes
+struct few_rows_table {
+    unsigned of[4];
+
+    FEW_ROWS_FUNCTION unsigned four_at(unsigned places, unsigned half) const {
+        return __byte_perm(__byte_perm(of[0], of[1], places), __byte_perm(of[2], of[3], places), half);
+    }
+
+    FEW_ROWS_FUNCTION void look_up(int packed, int & low, int & high) const {
+        const unsigned places = packed & 0x77777777;
+        const unsigned half   = 0x32103210 | (packed & 0x88888888u) >> 1; // of the table
+        const unsigned first  = four_at(places, half);
+        const unsigned second = four_at(places >> 16, half >> 16);
+        low                   = (int) __byte_perm(first, second, 0x6420);
+        high                  = (int) __byte_perm(first, second, 0x7531);
+    }
+
+    FEW_ROWS_FUNCTION void look_up(const int * packed, int (&values)[FEW_ROWS_WORDS]) const {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            look_up(packed[i], values[i], values[i + 4]);
+        }
+    }
+};
