@@ -1,6 +1,6 @@
-// Products of more rows, of the kernels alone: how far they are from what the kernel for few rows gives, for each type of
-// weights (up to 16 rows nothing), and milliseconds of the products of a model's layers by the number of rows. Needs no
-// ggml:
+// Products of more rows, of the kernels alone: how far they are from what the kernel for few rows gives (up to 16 rows
+// they must not differ), for each type of weights, and milliseconds of the products of a model's layers by the number of
+// rows. Needs no ggml:
 //
 //     nvcc -O3 -use_fast_math -std=c++17 -gencode arch=compute_90a,code=sm_90a -DALL_TYPES -I native/src/cuda \
 //         -I GGML/include bench/cuda_many_rows.cu && ./a.out all

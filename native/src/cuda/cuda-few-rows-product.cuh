@@ -136,6 +136,8 @@ struct few_rows_device {
     size_t shared_size; // of a thread block
 };
 
+static constexpr size_t FEW_ROWS_RESERVED = 1024; // shared memory that each block has in addition to its own
+
 static constexpr int FEW_ROWS_COLUMNS_MAX = 8;
 static constexpr int FEW_ROWS_ROWS_MIN    = 16; // matrix rows of a thread block: below this it has fewer warps instead
 
@@ -153,13 +155,11 @@ static inline int few_rows_place_blocks(few_rows_product & p) {
 // too little shared memory.
 template <class T>
 static bool few_rows_divide(few_rows_product & p, int n_columns, bool has_gate, const few_rows_device & device) {
-    static constexpr size_t RESERVED = 1024; // shared memory that each block has in addition to its own
-
     const int  n_routed = p.ids ? p.n_tokens * p.n_places : 1;
     const auto fits     = [&](int n_blocks) {
         const size_t size = few_rows_memory<T>(p, n_columns, has_gate).size;
         few_rows_place_blocks(p);
-        return n_blocks * (size + RESERVED) <= device.shared_size + RESERVED;
+        return n_blocks * (size + FEW_ROWS_RESERVED) <= device.shared_size + FEW_ROWS_RESERVED;
     };
     int n_rows = 0;
     for (int m = 0; m < p.n_matrices; ++m) {

@@ -163,7 +163,6 @@ bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src
     char *                     columns = is_kept ? ctx.quantized_memory() : pool.alloc(size);
     few_rows_product           p       = few_rows_describe(src0, src1, nullptr, fusion, dst);
     p.columns                          = columns;
-    p.column_stride                    = is_many ? (int64_t) n_tiles * MANY_ROWS_TILE_SIZE : 0;
     const bool is_there                = is_kept && ctx.is_quantized(src1, true);
     if (is_many && !is_there) {
         ggml_cuda_kernel_launch(
@@ -185,6 +184,7 @@ bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src
         type->launch_more(p, device, ctx.stream());
         return true;
     }
+    p.column_stride = (int64_t) n_tiles * MANY_ROWS_TILE_SIZE;
     ggml_cuda_pool_alloc<unsigned> counters(ctx.pool());
     if (ctx.curr_stream_no == 0) {
         p.counters = (unsigned *) (ctx.quantized_memory() + ctx.QUANTIZED_SIZE);

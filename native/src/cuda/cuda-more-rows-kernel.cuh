@@ -348,7 +348,6 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     int       now        = 0; // slots
     int       next       = stream_type::SLOT_SIZE;
     int       free       = stream_type::RING_SIZE - stream_type::SLOT_SIZE;
-    int       n_steps    = 0; // of the first team, which has most
     const int n_chunks   = (n_blocks + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
     for (int chunk = 0; chunk < n_chunks; chunk += n_teams) {
         const int n = min(MORE_ROWS_CHUNK, n_blocks - (chunk + team) * MORE_ROWS_CHUNK);
@@ -356,7 +355,7 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
         float sums[NT][MORE_ROWS_TILES][4] = {};
         for (int i = 0; i < n; ++i) {
             __pipeline_wait_prior(stream_type::IN_FLIGHT - 3);
-            more_rows_sync_team(team); // all have the free slot behind them
+            more_rows_sync_team(team); // no warp reads the free slot any more
             stream.fetch_weights(slots + free);
             stream.fetch_columns(slots + free);
             __pipeline_commit();
@@ -396,9 +395,10 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
             scales             = scales_2;
             scales_2           = other;
         }
-        // the slot that the first team has behind it; a team that had fewer steps has nothing more to come
-        n_steps += min(MORE_ROWS_CHUNK, n_blocks - chunk * MORE_ROWS_CHUNK);
-        char * all = shared + (n_steps - 1) % stream_type::IN_FLIGHT * stream_type::SLOT_SIZE;
+        // the first team's free slot: a team that had fewer steps waits for nothing any more
+        const int last =
+            chunk / n_teams * MORE_ROWS_CHUNK + min(MORE_ROWS_CHUNK, n_blocks - chunk * MORE_ROWS_CHUNK) - 1;
+        char * all = shared + last % stream_type::IN_FLIGHT * stream_type::SLOT_SIZE;
         more_rows_add_chunks<NT>(sums, all, team_size, min(n_teams, n_chunks - chunk), results, warp, lane);
     }
     more_rows_store<NT, GATE>(p, matrix, row_0, n_rows, results, (float *) shared, warp, lane);

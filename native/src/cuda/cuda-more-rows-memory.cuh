@@ -55,12 +55,11 @@ static inline size_t more_rows_size(int64_t n_values, int n_rows) {
     return n_values / 32 * more_rows_all_tiles(n_rows) * MORE_ROWS_Y_SIZE;
 }
 
-// Divides a product among thread blocks; returns the bytes of shared memory that one takes. These are so many that no more
-// blocks than its share fit on a multiprocessor: a kernel that starts while the one before it ends would crowd on some.
+// Divides a product among thread blocks; returns the bytes of shared memory that one asks for. These are enough to keep a
+// multiprocessor from holding more blocks than its share: a kernel that starts while the one before it ends would crowd
+// on some.
 template <class T, int NT>
 static size_t more_rows_divide(few_rows_product & p, bool has_gate, const few_rows_device & device) {
-    static constexpr size_t RESERVED = 1024; // shared memory that each block has in addition to its own
-
     p.n_block_rows = has_gate ? MORE_ROWS_ROWS / 2 : MORE_ROWS_ROWS;
 
     const int    n_chunks = (p.n_parts / FEW_ROWS_QUARTERS + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
@@ -70,6 +69,6 @@ static size_t more_rows_divide(few_rows_product & p, bool has_gate, const few_ro
     p.n_warps             = MORE_ROWS_TEAM * std::min(n_teams, (int) (device.shared_size / team));
 
     const size_t n_shares = (n_blocks + device.n_multiprocessors - 1) / device.n_multiprocessors;
-    const size_t alone    = (device.shared_size + RESERVED) / (n_shares + 1) - RESERVED + FEW_ROWS_COPY;
+    const size_t alone = (device.shared_size + FEW_ROWS_RESERVED) / (n_shares + 1) - FEW_ROWS_RESERVED + FEW_ROWS_COPY;
     return std::max(p.n_warps / MORE_ROWS_TEAM * team, n_shares > 3 ? 0 : alone / FEW_ROWS_COPY * FEW_ROWS_COPY);
 }
