@@ -215,6 +215,13 @@ def test_a_busy_moment_is_forgotten_within_64_rounds() -> None:
     assert fmean(speeds) > 0.94 * best_fixed(flat, 0.8)
 
 
+def test_plain_rounds_that_a_busy_moment_made_look_slow_are_soon_measured_again() -> None:
+    policy = new()
+    play(policy, lambda *kind: 30 * steep(*kind), 4, right=0.5)
+    plans, _ = play(policy, steep, 300, right=0.5)
+    assert sum(plan.steps == 0 for plan in plans[100:]) > 150
+
+
 def test_a_burst_of_load_does_not_move_a_median() -> None:
     costs = PassCosts()
     for ms in [1.0] * (N_RECENT + 1) + [50.0] * (N_RECENT // 2):

@@ -30,6 +30,9 @@ times as many. A comparison takes half a millisecond."""
 CURIOSITY = 0.0002
 """How much faster a length counts for each round in which it was not used, so that it is tried again some time: one
 that is slower by a tenth after 500 rounds."""
+PLAIN_CHECK = 3
+"""Plain rounds that show anew what plain decoding costs, while the heads draft: at first 8 rounds after the last ones,
+then twice as many each time, up to 512. A first figure may be from a busy moment. The first round is not measured."""
 N_RECENT = 7
 """Measurements of a kind of pass that its median is taken over: a burst of load on the machine has to last for four of
 them to move it."""
@@ -203,6 +206,8 @@ class _Choice:
         self.n_until = 0  # rounds until all lengths are compared
         self.n_wait = REVIEW // 2  # rounds between two comparisons
         self.used: dict[int, int] = {}  # by steps: the latest round
+        self.n_check = REVIEW  # rounds with drafts of the heads before plain rounds are measured again
+        self.n_plain = 0  # rounds that are left of these
 
 
 class DraftPolicy:
@@ -244,6 +249,9 @@ class DraftPolicy:
         choice = self._latest = self._choices[self._shape(0, n, n)[2]]
         if not self.costs.are_known:
             return DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n))
+        if choice.steps and self._checks_plain(choice):
+            choice.used[0] = self._n_rounds
+            return self._best(0, [each._replace(n_found=0) for each in asked], n)
         choice.n_until -= 1
         plan = self._with_steps(choice.steps, asked, n)
         # where lookup emits two tokens a round, no other length has to be looked at
@@ -252,6 +260,16 @@ class DraftPolicy:
             plan = self._with_steps(choice.steps, asked, n)
         choice.used[plan.steps] = self._n_rounds
         return plan
+
+    def _checks_plain(self, choice: _Choice) -> bool:
+        """Whether this round shows what plain decoding costs, after which all lengths are compared."""
+        if not choice.n_plain and self._n_rounds - choice.used.get(0, 0) > choice.n_check:
+            choice.n_plain, choice.n_check = PLAIN_CHECK, min(2 * choice.n_check, 64 * REVIEW)
+        if not choice.n_plain:
+            return False
+        choice.n_plain -= 1
+        choice.n_until = 0
+        return True
 
     def _with_steps(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The better of two: with these steps of the heads, or by lookup alone."""
