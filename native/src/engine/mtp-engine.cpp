@@ -36,8 +36,7 @@ static ggml_backend_t mtp_backend_of(ggml_backend_dev_t dev, const std::vector<g
     return it == backends.end() ? nullptr : *it;
 }
 
-// What the graphs may take that are kept: a part of what the weights take, and enough for models of any size. nano-glm,
-// 8 sequences, drafts of 0 to 3 tokens: a graph takes about 1 MiB.
+// What the graphs may take that are kept: a part of what the weights take, and enough for models of any size.
 static size_t mtp_graph_bytes_max(const llama_model & model) {
     return std::clamp<size_t>(model.size() / 32, 64 << 20, 1 << 30);
 }
@@ -115,13 +114,18 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
 
 void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx) {
     forget_outputs();
+    graphs.drop_moved();
     if (gtype != LLM_GRAPH_TYPE_DECODER_MTP) {
         ++counters.n_trunk_passes;
         cur_plan = cur_image ? planner.image(ubatch, mctx, *cur_image) : planner.trunk(ubatch, mctx, n_fed);
         // sequences side by side come in another order
         n_unread = ubatch.equal_seqs() ? 0 : std::count(n_fed.begin(), n_fed.end(), -1);
     }
-    graphs.select(find_graph(ubatch, gtype, mctx));
+    auto & graph = find_graph(ubatch, gtype, mctx);
+    if (&graph != &graphs.current()) {
+        ctx.synchronize(); // it computes where the other one did
+    }
+    graphs.select(graph);
     in_pass = true;
 }
 
@@ -141,7 +145,7 @@ void mtp_engine::end_build(ggml_cgraph * gf) {
     }
     // prompts are large enough to hide their inputs' way; a cache of experts needs inputs where the scheduler splits
     if (in_pass && device && !graphs.is_home() && !ctx.moe_cache) {
-        graphs.current().inputs.place(gf, device);
+        graphs.current().inputs.place(gf, device, input_memory);
     }
 }
 

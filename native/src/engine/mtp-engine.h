@@ -147,6 +147,8 @@ struct mtp_engine {
     mtp_planner     planner;
     mtp_kept_graphs graphs;
 
+    std::shared_ptr<mtp_input_memory> input_memory; // of all graphs
+
     mtp_plan_ptr         cur_plan  = std::make_unique<mtp_plan>();
     int32_t              n_unread  = 0;       // rows of logits of the current pass that nobody reads, its last ones
     mtp_image_rows *     cur_image = nullptr; // that is being decoded

@@ -32,7 +32,18 @@ static std::vector<ggml_tensor *> mtp_inputs_of(ggml_cgraph * gf) {
     return res;
 }
 
-void mtp_inputs::place(ggml_cgraph * gf, ggml_backend_t backend) {
+mtp_input_memory::mtp_input_memory(size_t size, ggml_backend_dev_t dev) :
+    size(size), ctx(ggml_init({ ggml_tensor_overhead(), nullptr, true })),
+    buf(ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(dev), size)),
+    device(ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I8, size)) {
+    if (!buf) {
+        throw std::runtime_error("failed to allocate the inputs of a graph");
+    }
+    ggml_backend_tensor_alloc(buf.get(), device, ggml_backend_buffer_get_base(buf.get()));
+    host.get(size, dev);
+}
+
+void mtp_inputs::place(ggml_cgraph * gf, ggml_backend_t backend, std::shared_ptr<mtp_input_memory> & memory) {
     auto * const dev   = ggml_backend_get_device(backend);
     auto * const buft  = ggml_backend_dev_buffer_type(dev);
     const size_t align = ggml_backend_buft_get_alignment(buft);
@@ -48,18 +59,12 @@ void mtp_inputs::place(ggml_cgraph * gf, ggml_backend_t backend) {
     if (inputs.empty()) {
         return;
     }
-    if (!device || ggml_nbytes(device) < size) {
-        ctx.reset(ggml_init({ ggml_tensor_overhead(), nullptr, true }));
-        device = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I8, size);
-        buf.reset(ggml_backend_buft_alloc_buffer(buft, size));
-        if (!buf) {
-            throw std::runtime_error("failed to allocate the inputs of a graph");
-        }
-        ggml_backend_tensor_alloc(buf.get(), device, ggml_backend_buffer_get_base(buf.get()));
+    if (!memory || memory->size < size) {
+        memory = std::make_shared<mtp_input_memory>(2 * size, dev); // masks grow with the cache
     }
-    host.get(size, dev);
+    this->memory = memory;
     for (const auto & input : inputs) {
-        ggml_backend_tensor_alloc(buf.get(), input.tensor, (char *) device->data + input.offset);
+        ggml_backend_tensor_alloc(memory->buf.get(), input.tensor, (char *) memory->device->data + input.offset);
     }
 }
 
@@ -74,19 +79,19 @@ void mtp_inputs::open() {
     if (!inputs.empty()) {
         // what was sent last may still be on its way
         ggml_backend_synchronize(backend);
-        move_to(host.buffer(), host.data());
+        move_to(memory->host.buffer(), memory->host.data());
     }
 }
 
 void mtp_inputs::send(bool is_alone) {
     if (!inputs.empty()) {
-        move_to(buf.get(), device->data);
+        move_to(memory->buf.get(), memory->device->data);
         const auto & last = inputs.back();
         const size_t size = last.offset + ggml_nbytes(last.tensor);
         if (is_alone) {
-            ggml_backend_tensor_set_async(backend, device, host.data(), 0, size);
+            ggml_backend_tensor_set_async(backend, memory->device, memory->host.data(), 0, size);
         } else {
-            ggml_backend_tensor_set(device, host.data(), 0, size);
+            ggml_backend_tensor_set(memory->device, memory->host.data(), 0, size);
         }
     }
 }

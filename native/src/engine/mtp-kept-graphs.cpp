@@ -1,12 +1,14 @@
 #include "mtp-kept-graphs.h"
 
+#include "mtp-shared-memory.h"
+
 #include <algorithm>
 
 // Graphs that alternate stay, whatever they take.
 static constexpr size_t MTP_KEPT_GRAPHS_MIN = 8;
 
 // a tensor, and its places in the tables of the graph, the scheduler and the allocator, about
-static constexpr size_t MTP_BYTES_PER_NODE = 512;
+static constexpr size_t MTP_BYTES_PER_NODE = 800;
 
 void mtp_kept_graphs::evict_oldest() {
     const auto oldest = std::min_element(graphs.begin(), graphs.end(),
@@ -53,12 +55,31 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
     graph->sched.reset(ggml_backend_sched_new(const_cast<ggml_backend_t *>(context.backends.data()),
                                               const_cast<ggml_backend_buffer_type_t *>(context.bufts.data()),
                                               context.backends.size(), max_nodes, false, context.op_offload));
+    if (!is_shared) {
+        is_shared = mtp_sched_can_share(home_sched());
+    }
+    if (*is_shared) {
+        mtp_sched_share(graph->sched.get(), home_sched());
+    }
     if (reads_once) {
         ggml_backend_sched_set_copy_callback(graph->sched.get(), context.copy_weights, context.copy_data);
     }
 
     graphs.push_back(std::move(graph));
     return *graphs.back();
+}
+
+void mtp_kept_graphs::drop_moved() {
+    const size_t n_bytes = buffer_bytes(home_sched());
+    if (is_shared.value_or(false) && n_bytes != n_bytes_shared) {
+        clear();
+        for (auto & result : context.results) {
+            if (result) {
+                result->reset();
+            }
+        }
+    }
+    n_bytes_shared = n_bytes;
 }
 
 // the buffers of a scheduler; what is lent has none
@@ -71,18 +92,20 @@ size_t mtp_kept_graphs::buffer_bytes(ggml_backend_sched_t sched) const {
 }
 
 size_t mtp_kept_graphs::kept_bytes() const {
-    size_t res = is_home() ? 0 : buffer_bytes(context.sched.get());
+    size_t res = compute_bytes() - buffer_bytes(home_sched());
     for (const auto & graph : graphs) {
-        res += buffer_bytes(graph->sched.get()) + graph->max_nodes * MTP_BYTES_PER_NODE;
+        res += graph->max_nodes * MTP_BYTES_PER_NODE;
     }
     return res;
 }
 
 size_t mtp_kept_graphs::compute_bytes() const {
-    // the graph in use has lent its scheduler to the context
-    size_t res = buffer_bytes(context.sched.get()) + buffer_bytes(own.sched.get());
-    for (const auto & graph : graphs) {
-        res += buffer_bytes(graph->sched.get());
+    size_t res = buffer_bytes(home_sched());
+    if (!is_shared.value_or(false)) {
+        res += is_home() ? 0 : buffer_bytes(context.sched.get()); // the graph in use has lent its scheduler
+        for (const auto & graph : graphs) {
+            res += buffer_bytes(graph->sched.get());
+        }
     }
     return res;
 }

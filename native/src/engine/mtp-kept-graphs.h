@@ -2,7 +2,8 @@
 
 // Graphs that are kept. Graphs that alternate (verify, draft) each have their own result and scheduler, so that none has
 // to be built again because another ran in between. The context computes with what it holds itself: the graph in use
-// has exchanged its scheduler and its results with the context's. Owns the graphs; does not know what a key says.
+// has exchanged its scheduler and its results with the context's. All compute in the memory that the context has reserved
+// for its own. Owns the graphs; does not know what a key says.
 
 #include "llama-graph.h"
 #include "mtp-inputs.h"
@@ -11,6 +12,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -45,7 +47,7 @@ struct mtp_context_parts {
 class mtp_kept_graphs {
   public:
     // n_alike_max: how many graphs are kept that only differ in how many cells they look at. n_bytes_max: what all of
-    // them take before the one that was used longest ago goes; a few stay whatever they take.
+    // them take, but for that memory, before the one that was used longest ago goes; a few stay whatever they take.
     mtp_kept_graphs(const mtp_context_parts & context, int32_t n_alike_max, size_t n_bytes_max) :
         context(context), n_alike_max(n_alike_max), n_bytes_max(n_bytes_max) {}
 
@@ -72,6 +74,10 @@ class mtp_kept_graphs {
         cur = &graph;
     }
 
+    // To be called before a pass: if one graph needed more memory than there was, it is another one now, and those that
+    // were allocated before are built again.
+    void drop_moved();
+
     // all but the context's own
     void clear() {
         select(own);
@@ -90,6 +96,10 @@ class mtp_kept_graphs {
     mtp_kept_graph                               own = {};
     mtp_kept_graph *                             cur = &own;
     uint64_t                                     t   = 0;
+    std::optional<bool>                          is_shared; // whether they can share memory; not known at first
+    size_t                                       n_bytes_shared = 0;
+
+    ggml_backend_sched_t home_sched() const { return (is_home() ? context.sched : own.sched).get(); }
 
     void exchange(mtp_kept_graph & graph) {
         std::swap(context.sched, graph.sched);
