@@ -74,7 +74,8 @@ class AdaptiveDrafter:
 
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
         for outcome in outcomes:
-            if slot := self._slots.get(outcome.request.slot):
+            slot = self._slots.get(outcome.request.slot)
+            if slot and slot.kinds:
                 right = outcome.proposal.are_right(outcome.tokens)
                 for kind, is_right in zip(slot.kinds, right, strict=False):
                     slot.rates.add(kind, is_right)

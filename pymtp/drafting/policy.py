@@ -85,8 +85,7 @@ class PassCosts:
 
     def __init__(self, shape: Shape = exact) -> None:
         self._shape = shape
-        self.pace = 1.0
-        """What a pass takes now, as a multiple of its cost."""
+        self._pace, self._is_pace_old = 1.0, False
         self._recent: dict[Kind, deque[float]] = {}
         self._latest: deque[tuple[Kind, float]] = deque(maxlen=4 * N_RECENT)  # passes, in milliseconds
         self._frequent: Kind | None = None  # the kind of most of these
@@ -94,6 +93,14 @@ class PassCosts:
         self._known: dict[Kind, float] = {}  # medians
         self._fit: list[float] = []  # see _fit
         self._tables: dict[tuple[int, int], list[float]] = {}
+
+    @property
+    def pace(self) -> float:
+        """What a pass takes now, as a multiple of its cost."""
+        if self._is_pace_old and self._frequent:  # found when asked for: most rounds do not ask
+            measured = median(ms for kind, ms in self._latest if kind == self._frequent)
+            self._pace, self._is_pace_old = measured / self._known[self._frequent], False
+        return self._pace
 
     def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
         """Add a pass. The first of its kind in a row does not count: what it needs is not in the caches yet."""
@@ -103,7 +110,7 @@ class PassCosts:
             return
         self._latest.append((kind, ms))
         if kind == self._frequent:  # its cost stays: what has changed is the pace
-            self.pace = median([ms for each, ms in self._latest if each == kind]) / self._known[kind]
+            self._is_pace_old = True
             return
         self._recent.setdefault(kind, deque(maxlen=N_RECENT)).append(ms / self.pace)
         if kind not in self._known:
@@ -111,6 +118,7 @@ class PassCosts:
 
     def refresh(self) -> None:
         """Take what was observed into account."""
+        _ = self.pace  # by what was frequent until now
         self._known = {kind: median(recent) for kind, recent in self._recent.items()}
         self._frequent = mode(kind for kind, _ in self._latest)
         self._fit = _fit(self._known)
