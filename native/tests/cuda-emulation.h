@@ -437,6 +437,12 @@ inline int many_rows_count(unsigned * counter, int n_others) {
     return n;
 }
 
+inline int many_rows_counted(unsigned * counter, int n_others) {
+    const int n = (int) *counter;
+    *counter    = n == n_others ? 0 : n;
+    return n;
+}
+
 inline void many_rows_fence_copies() {}
 
 template <int N> void many_rows_wait_products() {}

@@ -129,12 +129,16 @@ static few_rows_product describe(const product & p, const quantized_rows & rows,
     return given;
 }
 
+// From the first to the last and from the last to the first, in turn: a device may take them in any order.
 template <class Kernel> static void run_blocks(int n_x, int n_y, int n_warps, size_t shared_size, Kernel kernel) {
-    gridDim = { (unsigned) n_x, (unsigned) n_y };
+    static bool is_backwards = false;
+
+    is_backwards = !is_backwards;
+    gridDim      = { (unsigned) n_x, (unsigned) n_y };
     for (int y = 0; y < n_y; ++y) {
         for (int x = 0; x < n_x; ++x) {
             emulated_block block(n_warps * FEW_ROWS_LANES, shared_size);
-            blockIdx = { (unsigned) x, (unsigned) y };
+            blockIdx = { (unsigned) (is_backwards ? n_x - 1 - x : x), (unsigned) y };
             std::fill(block.shared.begin(), block.shared.end(), (char) 0x7f);
             block.run(kernel);
         }

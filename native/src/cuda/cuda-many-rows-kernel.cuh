@@ -192,46 +192,9 @@ static FEW_ROWS_FUNCTION int many_rows_begin(int total, int block) {
     return (int) ((int64_t) total * block / (int) gridDim.x);
 }
 
-// Leaves a warp's sums for others. Returns whether the others' are all there: then sums are those of all.
-template <int NT>
-static FEW_ROWS_FUNCTION bool many_rows_add_blocks(const few_rows_product & p, int tile, int n_steps, int total,
-                                                   int warp, int lane, float (&sums)[NT][4]) {
-    constexpr int size     = many_rows_sums_size<NT>();
-    const int     first    = tile * n_steps;
-    const auto    begin_of = [&](int block) {
-        return many_rows_begin(total, block);
-    };
-    const auto block_of = [&](int step) { // the last one that begins at it or before
-        int block = (int) ((int64_t) step * (int) gridDim.x / total);
-        while (begin_of(block + 1) <= step) {
-            ++block;
-        }
-        return block;
-    };
-    // a block may leave sums twice, of the tile that it begins with and of the one that it ends with
-    const auto place_of = [&](int block) {
-        const int slot = 2 * block + (begin_of(block) >= first ? 0 : 1);
-        return p.sums + (int64_t) (slot * p.n_warps + warp) * size + lane * 16;
-    };
-    const int first_block = block_of(first);
-    const int last_block  = block_of(first + n_steps - 1);
-    char *    mine        = place_of(blockIdx.x);
-    FEW_ROWS_UNROLL
-    for (int i = 0; i < NT; ++i) {
-        *(float4 *) (mine + i * 16 * FEW_ROWS_LANES) = { sums[i][0], sums[i][1], sums[i][2], sums[i][3] };
-    }
-    __syncwarp();
-    int n = 0;
-    if (lane == 0) {
-        n = many_rows_count(p.counters + first_block * p.n_warps + warp, last_block - first_block);
-    }
-    if (__shfl_sync(0xffffffff, n, 0) != last_block - first_block) {
-        return false;
-    }
-    FEW_ROWS_UNROLL
-    for (int i = 0; i < NT; ++i) {
-        sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.0f;
-    }
+// Adds the sums that blocks have left of a warp, in their order. place_of: where a block has
+template <int NT, class F>
+static FEW_ROWS_FUNCTION void many_rows_add_left(F place_of, int first_block, int last_block, float (&sums)[NT][4]) {
     constexpr int together = NT <= 4 ? 4 : 2;
     for (int block = first_block; block <= last_block; block += together) {
         float4 add[together][NT];
@@ -256,6 +219,60 @@ static FEW_ROWS_FUNCTION bool many_rows_add_blocks(const few_rows_product & p, i
             }
         }
     }
+}
+
+// Leaves a warp's sums for others. Returns whether the others' are all there: then sums are those of all.
+template <int NT>
+static FEW_ROWS_FUNCTION bool many_rows_add_blocks(const few_rows_product & p, int tile, int n_steps, int total,
+                                                   int warp, int lane, float (&sums)[NT][4]) {
+    constexpr int size     = many_rows_sums_size<NT>();
+    const int     first    = tile * n_steps;
+    const auto    begin_of = [&](int block) {
+        return many_rows_begin(total, block);
+    };
+    const auto block_of = [&](int step) { // the last one that begins at it or before
+        int block = (int) ((int64_t) step * (int) gridDim.x / total);
+        while (begin_of(block + 1) <= step) {
+            ++block;
+        }
+        return block;
+    };
+    // a block may leave sums twice, of the tile that it begins with and of the one that it ends with
+    const auto place_of = [&](int block) {
+        const int slot = 2 * block + (begin_of(block) >= first ? 0 : 1);
+        return p.sums + (int64_t) (slot * p.n_warps + warp) * size + lane * 16;
+    };
+    const int  first_block = block_of(first);
+    const int  last_block  = block_of(first + n_steps - 1);
+    unsigned * counter     = p.counters + first_block * p.n_warps + warp;
+    int        n           = 0;
+
+    if (blockIdx.x == first_block) { // the others have begun with their parts: mostly it need not leave its own
+        if (lane == 0) {
+            n = many_rows_counted(counter, last_block - first_block);
+        }
+        if (__shfl_sync(0xffffffff, n, 0) == last_block - first_block) {
+            many_rows_add_left<NT>(place_of, first_block + 1, last_block, sums);
+            return true;
+        }
+    }
+    char * mine = place_of(blockIdx.x);
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < NT; ++i) {
+        *(float4 *) (mine + i * 16 * FEW_ROWS_LANES) = { sums[i][0], sums[i][1], sums[i][2], sums[i][3] };
+    }
+    __syncwarp();
+    if (lane == 0) {
+        n = many_rows_count(counter, last_block - first_block);
+    }
+    if (__shfl_sync(0xffffffff, n, 0) != last_block - first_block) {
+        return false;
+    }
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < NT; ++i) {
+        sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.0f;
+    }
+    many_rows_add_left<NT>(place_of, first_block, last_block, sums);
     return true;
 }
 

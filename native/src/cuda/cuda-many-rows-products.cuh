@@ -23,6 +23,16 @@ static __device__ __forceinline__ int many_rows_count(unsigned * counter, int n_
     return n;
 }
 
+// How many have left their sums. If all others have, these can be read, and the counter is set back.
+static __device__ __forceinline__ int many_rows_counted(unsigned * counter, int n_others) {
+    int n;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(n) : "l"(counter) : "memory");
+    if (n == n_others) {
+        *counter = 0;
+    }
+    return n;
+}
+
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #    define MANY_ROWS_HOPPER
 
