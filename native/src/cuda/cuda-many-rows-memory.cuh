@@ -7,7 +7,7 @@
 
 static constexpr int MANY_ROWS_WARPS       = 16;   // of a thread block at most
 static constexpr int MANY_ROWS_ROWS        = 16;   // matrix rows of a warp; with a gate half of them are the gate's
-static constexpr int MANY_ROWS_STEPS_MIN   = 4;    // of a thread block: with fewer, sums that are left take longer
+static constexpr int MANY_ROWS_STEPS_MIN   = 2;    // of a thread block: with fewer, sums that are left take longer
 static constexpr int MANY_ROWS_SLOTS_MAX   = 4;    // steps in shared memory
 static constexpr int MANY_ROWS_COUNTERS    = 8192; // as many as thread blocks of a device have warps
 static constexpr int MANY_ROWS_COLUMNS_MAX = 512;  // of a prompt's pass, too
