@@ -16,6 +16,7 @@ from pymtp_cli.asked import context_of
 from typer.testing import CliRunner
 
 from families import FAMILIES
+from machine import needs_no_gpu
 from pymtp import InvalidParameter, Model, ModelError, StateError
 from pymtp.engine.session import Chunk, Session
 from pymtp.gguf.model_file import read_model
@@ -75,6 +76,7 @@ def theirs(path: Path, **options: Any) -> Any:
     return found[None]
 
 
+@needs_no_gpu
 @pytest.mark.parametrize("options", POSITIONS.values(), ids=POSITIONS)
 def test_positions_are_those_of_llama_cpp(tiny: Path, options: Mapping[str, Any]) -> None:
     plain, _ = ours(tiny)
@@ -105,6 +107,7 @@ def test_an_assistant_has_the_positions_of_the_trunk(tmp_path: Path) -> None:
         Model(path, draft_model=assistant, override_kv=BASES[:1])
 
 
+@needs_no_gpu
 def test_a_cache_on_the_host_changes_nothing_here(tiny: Path) -> None:
     for expected, found in zip(ours(tiny), ours(tiny, offload_kqv=False), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -165,6 +165,7 @@ def test_the_first_layers_can_stay_here_too(endpoints: list[str], tiny: Path) ->
     same_as_here(tiny, [1, 2, 3], 24, 2, rpc=endpoints, n_gpu_layers=3)
 
 
+@needs_no_gpu
 def test_a_cache_of_experts_changes_no_text(
     endpoints: list[str], tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -320,6 +321,7 @@ def recorder(servers: list[RpcServer]) -> Iterator[Recorder]:
     found.close()
 
 
+@needs_no_gpu
 def test_a_server_has_its_inputs_before_the_rows_of_another(
     endpoints: list[str], recorder: Recorder, tiny: Path
 ) -> None:
@@ -339,6 +341,7 @@ def test_a_server_has_its_inputs_before_the_rows_of_another(
         assert are_inputs == [True] * (len(names) - 1) + [False]
 
 
+@needs_no_gpu
 def test_a_pass_waits_once_for_each_server(endpoints: list[str], embedded_model: Path) -> None:
     """Logits and heads have different rows of the last server: they are asked for together."""
     options: dict[str, Any] = {"sampling": GREEDY, "max_tokens": 16, "ignore_eos": True}
