@@ -11,8 +11,8 @@ from pymtp.gguf.model_file import layer_of
 from pymtp.options import Params
 from pymtp.placement.cache import MemoryEstimate, estimate_memory, shape_of
 
-# The engine's mtp_graph_bytes_max: what the graphs of rounds may take that it keeps.
-_KEPT_SHARE, _KEPT_BYTES_LEAST, _KEPT_BYTES_MOST = 32, 64 << 20, 1 << 30
+_KEPT_BYTES = 64 << 20
+"""Inputs of graphs, and what kernels set aside; graphs of drafts and rounds compute where prompts do."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Demand:
     context: MemoryEstimate
     """Each device that computes prompts needs what this says for it."""
     kept_bytes: int
-    """The most that graphs of drafts and rounds take besides, and what drafts multiply with instead of the output."""
+    """What passes take besides, and what drafts multiply with instead of the output."""
     assistant_bytes: int
     """Weights of a model that drafts in the place of heads."""
     moe_cache_bytes: int = 0
@@ -64,7 +64,7 @@ def demand(info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | Non
         for name, tensor in info.tensors.items()
         if choice.uses_heads or (layer_of(name) or 0) < info.n_layer
     }
-    kept_bytes = min(max(sum(tensors.values()) // _KEPT_SHARE, _KEPT_BYTES_LEAST), _KEPT_BYTES_MOST)
+    kept_bytes = _KEPT_BYTES
     if drafting.draft_head_type or drafting.draft_vocab or info.n_draft_vocab:
         kept_bytes += tensors.get("output.weight") or tensors.get("token_embd.weight", 0)
     assistant = info.draft_file.tensors.values() if info.draft_file and info.has_assistant else ()
