@@ -31,8 +31,8 @@ CURIOSITY = 0.0002
 """How much faster a length counts for each round in which it was not used, so that it is tried again some time: one
 that is slower by a tenth after 500 rounds."""
 PLAIN_CHECK = 3
-"""Plain rounds that show anew what plain decoding costs, while the heads draft: at first 8 rounds after the last ones,
-then twice as many each time, up to 512. A first figure may be from a busy moment. The first round is not measured."""
+"""Plain rounds that show anew what plain decoding costs, while the heads draft: 16 rounds after the last ones, then 64,
+256 and 512. A first figure may be from a busy moment. The first of them is not measured."""
 N_RECENT = 7
 """Measurements of a kind of pass that its median is taken over: a burst of load on the machine has to last for four of
 them to move it."""
@@ -214,7 +214,7 @@ class _Choice:
         self.n_until = 0  # rounds until all lengths are compared
         self.n_wait = REVIEW // 2  # rounds between two comparisons
         self.used: dict[int, int] = {}  # by steps: the latest round
-        self.n_check = REVIEW  # rounds with drafts of the heads before plain rounds are measured again
+        self.n_check = 2 * REVIEW  # rounds with drafts of the heads before plain rounds are measured again
         self.n_plain = 0  # rounds that are left of these
 
 
@@ -271,8 +271,8 @@ class DraftPolicy:
 
     def _checks_plain(self, choice: _Choice) -> bool:
         """Whether this round shows what plain decoding costs, after which all lengths are compared."""
-        if not choice.n_plain and self._n_rounds - choice.used.get(0, 0) > choice.n_check:
-            choice.n_plain, choice.n_check = PLAIN_CHECK, min(2 * choice.n_check, 64 * REVIEW)
+        if not choice.n_plain and self._n_rounds - choice.used.setdefault(0, self._n_rounds) > choice.n_check:
+            choice.n_plain, choice.n_check = PLAIN_CHECK, min(4 * choice.n_check, 64 * REVIEW)
         if not choice.n_plain:
             return False
         choice.n_plain -= 1
