@@ -35,7 +35,7 @@ class Machine(NamedTuple):
     step_each: float
     """For each further row of its first step: a sequence, or a position that the heads have missed."""
     build: float
-    """The first pass of its shape takes so much longer, as a graph is built: another one for every 256 positions."""
+    """The first pass of its shape takes so much longer, as a graph is built: another one where more cells are seen."""
     pads: bool = False
     """Whether rows are added, so that there are few shapes."""
 
@@ -48,7 +48,7 @@ class Machine(NamedTuple):
 MACHINES = {
     "nano, 2 cores": Machine((0.87, 1.3, 1.9, 3.1, 5.6, 10.6, 21, 42, 84), 0.13, 0.06, 3),
     "1B, 2 cores": Machine((62, 75, 100, 155, 270, 500, 980, 1950, 3900), 7.0, 2.0, 4),
-    "10.7B dense, H200": Machine((3.33, 3.65, 4.2, 5.9, 6.4, 7.0, 8.5, 12, 19), 0.42, 0.01, 8, pads=True),
+    "10.7B dense, H200": Machine((2.7, 3.1, 3.5, 3.8, 4.6, 6.2, 8.6, 11.5, 20), 0.33, 0.01, 5, pads=True),
     "13.8B MoE, H200": Machine((2.45, 3.1, 4.6, 7.2, 9.5, 11, 13, 17, 25), 0.40, 0.01, 8, pads=True),
     "8B, 1 TB/s": Machine((8.7, 8.8, 8.9, 9.2, 9.8, 11, 13.5, 19, 32), 0.75, 0.02, 8, pads=True),
 }
@@ -140,7 +140,7 @@ def play(
             each.n_seen = each.at if heads else each.n_seen
         ms = machine.ms(plan.steps, rows, len(running)) + machine.step_each * n_first
         ms *= rng.lognormvariate(0, 0.05) * (3 if rng.random() < 0.01 else 1)
-        n_kv = sum(len(each.trace.prompt) + each.at for each in running) // 256
+        n_kv = n_seen(sum(len(each.trace.prompt) + each.at for each in running), len(running))
         shapes = [(0, rows)] + [(plan.steps, len(running) + n_first)] * (plan.steps > 0)
         new = {(steps, padded(n) if machine.pads else n, n_kv) for steps, n in shapes} - built
         built |= new
@@ -156,6 +156,14 @@ def play(
         spent += ms
         running = [each for each in running if each.at < len(each.trace.answer)]
     return 1000 * n_tokens / spent
+
+
+def n_seen(n_cells: int, n_sequences: int) -> int:
+    """How many cells of the cache a graph sees."""
+    pad = 256
+    while pad < 64 * n_sequences or 8 * pad < n_cells:
+        pad *= 2
+    return -(-n_cells // pad) * pad
 
 
 def padded(rows: int) -> int:

@@ -30,9 +30,6 @@ times as many. A comparison takes half a millisecond."""
 CURIOSITY = 0.0002
 """How much faster a length counts for each round in which it was not used, so that it is tried again some time: one
 that is slower by a tenth after 500 rounds."""
-PLAIN_CHECK = 3
-"""Plain rounds that show anew what plain decoding costs, while the heads draft: 16 rounds after the last ones, then 64,
-256 and 512. A first figure may be from a busy moment. The first of them is not measured."""
 N_RECENT = 7
 """Measurements of a kind of pass that its median is taken over: a burst of load on the machine has to last for four of
 them to move it."""
@@ -270,9 +267,13 @@ class DraftPolicy:
         return plan
 
     def _checks_plain(self, choice: _Choice) -> bool:
-        """Whether this round shows what plain decoding costs, after which all lengths are compared."""
+        """Whether this round shows anew what plain decoding costs, after which all lengths are compared.
+
+        A first figure may be from a busy moment. So while the heads draft, half as many plain rounds as a median is
+        taken over come 16 rounds after the last ones, then 64, 256, and 512.
+        """
         if not choice.n_plain and self._n_rounds - choice.used.setdefault(0, self._n_rounds) > choice.n_check:
-            choice.n_plain, choice.n_check = PLAIN_CHECK, min(4 * choice.n_check, 64 * REVIEW)
+            choice.n_plain, choice.n_check = N_RECENT // 2, min(4 * choice.n_check, 64 * REVIEW)
         if not choice.n_plain:
             return False
         choice.n_plain -= 1
