@@ -53,8 +53,11 @@ def test_kept_graphs_take_no_memory_of_their_own(session: Session) -> None:
 @pytest.mark.slow
 def test_graphs_are_bounded_in_number(session: Session) -> None:
     verify(session, [1] * N_SEQ)
+    first = session.compute_bytes
+    assert verify(session, [1] * N_SEQ) == 0
     shapes = range(N_SEQ + 1, 136)
     assert sum(verify(session, spread(n_rows)) for n_rows in shapes) == len(shapes)
+    assert session.compute_bytes == first
     # the latest are there still, the oldest are not
     assert sum(verify(session, spread(n_rows)) for n_rows in shapes[-6:]) == 0
     assert verify(session, [1] * N_SEQ) == 1

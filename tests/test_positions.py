@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,6 @@ from pymtp_cli.asked import context_of
 from typer.testing import CliRunner
 
 from families import FAMILIES
-from machine import needs_no_gpu
 from pymtp import InvalidParameter, Model, ModelError, StateError
 from pymtp.engine.session import Chunk, Session
 from pymtp.gguf.model_file import read_model
@@ -58,8 +58,11 @@ def logits_of(session: Session) -> tuple[Any, Any]:
 
 
 def theirs(path: Path, **options: Any) -> Any:
-    """Logits after the tokens, of a context that pymtp does not know."""
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
+    """Logits after the tokens, of a context that pymtp does not know, on the CPU."""
+    of_model = llama_cpp.llama_model_default_params()
+    nowhere_else = (ctypes.c_void_p * 1)()  # the end of a list of devices
+    of_model.devices = ctypes.addressof(nowhere_else)
+    model = llama_cpp.llama_model_load_from_file(str(path).encode(), of_model)
     params = llama_cpp.llama_context_default_params()
     params.n_ctx, params.n_threads, params.n_threads_batch, params.flash_attn_type = 128, 1, 1, 0
     params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
@@ -76,11 +79,10 @@ def theirs(path: Path, **options: Any) -> Any:
     return found[None]
 
 
-@needs_no_gpu
 @pytest.mark.parametrize("options", POSITIONS.values(), ids=POSITIONS)
 def test_positions_are_those_of_llama_cpp(tiny: Path, options: Mapping[str, Any]) -> None:
-    plain, _ = ours(tiny)
-    scaled, _ = ours(tiny, **options)
+    plain, _ = ours(tiny, device=[])
+    scaled, _ = ours(tiny, device=[], **options)
     np.testing.assert_allclose(scaled, theirs(tiny, **options), atol=2e-4)
     assert np.allclose(scaled, plain, atol=2e-4) is (options.get("rope_scaling") == "none")
 
@@ -107,9 +109,8 @@ def test_an_assistant_has_the_positions_of_the_trunk(tmp_path: Path) -> None:
         Model(path, draft_model=assistant, override_kv=BASES[:1])
 
 
-@needs_no_gpu
 def test_a_cache_on_the_host_changes_nothing_here(tiny: Path) -> None:
-    for expected, found in zip(ours(tiny), ours(tiny, offload_kqv=False), strict=True):
+    for expected, found in zip(ours(tiny, device=[]), ours(tiny, device=[], offload_kqv=False), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

@@ -165,7 +165,6 @@ def test_the_first_layers_can_stay_here_too(endpoints: list[str], tiny: Path) ->
     same_as_here(tiny, [1, 2, 3], 24, 2, rpc=endpoints, n_gpu_layers=3)
 
 
-@needs_no_gpu
 def test_a_cache_of_experts_changes_no_text(
     endpoints: list[str], tiny: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
