@@ -267,7 +267,7 @@ class DraftPolicy:
         return plan
 
     def _checks_plain(self, choice: _Choice) -> bool:
-        """Whether this round shows anew what plain decoding costs, after which all lengths are compared.
+        """Whether this round shows again what plain decoding costs, after which all lengths are compared.
 
         A first figure may be from a busy moment. So while the heads draft, half as many plain rounds as a median is
         taken over come 16 rounds after the last ones, then 64, 256, and 512.

@@ -50,8 +50,7 @@ struct many_rows_division {
 
 // what each of the thread blocks that are there at a time has for its steps
 static inline size_t many_rows_shared_size(const few_rows_device & device, int n_resident) {
-    static constexpr size_t RESERVED = 1024; // that each block has in addition to its own
-    return (device.shared_size + RESERVED) / n_resident - RESERVED - FEW_ROWS_COPY;
+    return (device.shared_size + FEW_ROWS_RESERVED) / n_resident - FEW_ROWS_RESERVED - FEW_ROWS_COPY;
 }
 
 // Thread blocks of 8 warps, two of which a multiprocessor has at a time, if shared memory does for that, for as many

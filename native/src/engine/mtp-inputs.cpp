@@ -33,7 +33,7 @@ static std::vector<ggml_tensor *> mtp_inputs_of(ggml_cgraph * gf) {
 }
 
 mtp_input_memory::mtp_input_memory(size_t size, ggml_backend_dev_t dev) :
-    size(size), ctx(ggml_init({ ggml_tensor_overhead(), nullptr, true })),
+    ctx(ggml_init({ ggml_tensor_overhead(), nullptr, true })),
     buf(ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(dev), size)),
     device(ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I8, size)) {
     if (!buf) {
@@ -59,7 +59,7 @@ void mtp_inputs::place(ggml_cgraph * gf, ggml_backend_t backend, std::shared_ptr
     if (inputs.empty()) {
         return;
     }
-    if (!memory || memory->size < size) {
+    if (!memory || ggml_nbytes(memory->device) < size) {
         memory = std::make_shared<mtp_input_memory>(2 * size, dev); // masks grow with the cache
     }
     this->memory = memory;

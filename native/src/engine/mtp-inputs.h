@@ -9,12 +9,12 @@
 #include <memory>
 #include <vector>
 
-// Where the inputs of a graph are, on a device and on the host. Graphs share it, as one of them computes at a time.
+// Where the inputs of a graph are, on a device and on the host. Graphs share it, as one of them computes at a time. No
+// mtp_device_tensor, which split devices would have a part of each.
 struct mtp_input_memory {
     // Throws if memory runs out.
     mtp_input_memory(size_t size, ggml_backend_dev_t dev);
 
-    const size_t            size;
     ggml_context_ptr        ctx;
     ggml_backend_buffer_ptr buf;
     ggml_tensor *           device; // I8 [size]
