@@ -364,7 +364,7 @@ def test_text_that_repeats_itself_has_many_drafts_accepted() -> None:
             stats = generation.stats
             assert stats.accepted / stats.rounds > 1.5
             assert stats.acceptance_rate is not None
-            assert stats.acceptance_rate > 0.7
+            assert stats.acceptance_rate > 0.5
             assert generation.acceptance == "match"
         for draft_max, most in ((2, 2), (0, 0), (20, 16)):
             generation = model.generate(COUNT, sampling=GREEDY, max_tokens=30, ignore_eos=True, draft_max=draft_max)

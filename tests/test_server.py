@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import request_response
 
 from http_server import Client, running
-from machine import needs_exact_texts
+from machine import HAS_GPU, needs_exact_texts
 from pymtp import GenerationParams, Model
 from pymtp.acceptance.forced import Forced
 from pymtp.placement.devices import host_free_bytes
@@ -606,8 +606,10 @@ def test_slots_are_saved_restored_and_erased_within_their_folder(tmp_path: Path)
         assert saved["n_written"] == (tmp_path / "one.bin").stat().st_size
         restored = client.post("/slots/0?action=restore", filename="one.bin").json
         assert (restored["n_restored"], restored["n_read"]) == (saved["n_saved"], saved["n_written"])
-        again = client.post("/completion", id_slot=0, **body).json
-        assert again["timings"]["prompt_n"] == 1 and again["content"] == first["content"]
+        again, kept = (client.post("/completion", id_slot=slot, **body).json for slot in (0, 1))
+        assert again["timings"]["prompt_n"] == kept["timings"]["prompt_n"] == 1
+        assert again["content"] == kept["content"]
+        assert again["content"] == first["content"] or HAS_GPU  # which computes a row alone with another kernel
         assert client.post("/slots/0?action=erase").json["n_erased"] > 15
         assert client.post("/completion", id_slot=0, **body).json["timings"]["cache_n"] == 0
         for name in ("../one.bin", "/etc/passwd", "a/b", "", ".hidden", "a\0b"):

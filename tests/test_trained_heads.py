@@ -55,7 +55,7 @@ def test_logits_equal_those_of_numpy(tmp_path: Path, architecture: str) -> None:
     n_rot, is_neox = ROTATIONS.get(architecture, (32, True))
     head = TrainedHead(path, path, n_rot=n_rot, is_neox=is_neox)
     tokens = [int(token) for token in np.random.default_rng(5).integers(0, N_VOCAB, 20 + K)]
-    with Model(path, draft="mtp", draft_max=K, context=PARAMS) as model:
+    with Model(path, draft="mtp", draft_max=K, context=PARAMS, device=[]) as model:
         session = model.session
         session.decode([Chunk(tokens[:20], 0, feed=True)])
         states = session.hidden_states(0, 20)
@@ -115,7 +115,7 @@ def test_pytorch_scales_positions_as_the_engine_does(
     write_head(first, file, tensors, "f32")
     embedding, output = (torch.tensor(read_tensor(file, f"{name}.weight")) for name in ("token_embd", "output"))
     tokens = [int(token) for token in np.random.default_rng(5).integers(0, N_VOCAB, n + K)]
-    with Model(trunk, draft_model=first, draft="mtp", draft_max=K, context=PARAMS) as model:
+    with Model(trunk, draft_model=first, draft="mtp", draft_max=K, context=PARAMS, device=[]) as model:
         head = Head(form, tensors, find_rotation(model, file, form, tensors))
         states = [np.zeros((1, form.n_embd), np.float32)]
         for begin in range(0, n, 20):
