@@ -121,3 +121,25 @@ def test_a_cache_of_experts_changes_no_text_where_heads_are_on_the_device(tmp_pa
     texts = made.stdout.splitlines()
     assert len(texts) == 4
     assert len(set(texts)) == 1
+
+
+ON_THE_CPU = """
+import sys
+import lagging_device
+from pathlib import Path
+import pymtp
+from families import FAMILIES
+from pymtp import Chunk, Model
+with Model(FAMILIES["step35"].write(Path(sys.argv[1])), n_ctx=64, n_threads=1, n_gpu_layers=0, draft_max=15) as model:
+    pymtp.set_log_level("debug")
+    model.session.decode([Chunk([*range(16)], 0, logits="all", feed=True)])
+    model.session.draft_tokens([Chunk([7], 16)], 3)
+"""
+
+
+def test_drafts_are_verified_where_the_layers_are(tmp_path: Path) -> None:
+    """Heads of attention are no rows, of which a device would take 32 at a time."""
+    command = [sys.executable, "-c", ON_THE_CPU, str(tmp_path / "tiny.gguf")]
+    environment = {**os.environ, "PYTHONPATH": str(HERE), "GGML_SCHED_DEBUG": "2"}
+    log = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stderr
+    assert "## SPLIT #0: CPU" in log and "## SPLIT #1" not in log
