@@ -62,6 +62,7 @@ static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, ggml_t
 static void mtp_fill_matrix(mtp_device_tensor & matrix, const ggml_tensor * of, ggml_type from, ggml_type to,
                             int64_t n_rows, const void * rows) {
     auto * res = matrix.alloc("mtp_output", to, of->ne[0], n_rows, mtp_matrix_buft(of, to, n_rows));
+    ggml_backend_buffer_set_usage(res->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS); // kernels ask for that
     if (from == to) {
         ggml_backend_tensor_set(res, rows, 0, ggml_nbytes(res));
         return;
