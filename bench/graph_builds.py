@@ -45,7 +45,7 @@ def play(session: Session, args: argparse.Namespace) -> None:
         begin = time.perf_counter()
         chunks = [Chunk([rng.randrange(n_vocab)], lengths[slot], slot) for slot in active if drafts[slot]]
         if chunks:
-            session.draft_greedy(chunks, max(drafts.values()))
+            session.draft_tokens(chunks, max(drafts.values()))
         rows = [
             Chunk([rng.randrange(n_vocab) for _ in range(drafts[slot] + 1)], lengths[slot], slot, "all", feed=True)
             for slot in active

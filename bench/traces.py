@@ -55,9 +55,9 @@ def record(model: Model, category: str, prompt: Sequence[int], answer: Sequence[
     for begin in range(0, n_prompt, session.n_ubatch):
         session.decode([Chunk(text[begin : min(begin + session.n_ubatch, n_prompt)], begin, 0, "none", feed=True)])
     for position in range(n_prompt, len(text) - 1):
-        tokens, probs = session.draft_greedy([Chunk([text[position]], position, 0)], DEPTH, probs=True)
-        drafts.append(tokens[0].tolist())
-        confidences.append([round(float(prob), 3) for prob in probs[0]])
+        tokens, probs = session.draft_tokens([Chunk([text[position]], position, 0)], DEPTH, probs=True)
+        drafts.append(tokens[0])
+        confidences.append([round(prob, 3) for prob in probs[0]])
         session.decode([Chunk([text[position]], position, 0, "none", feed=True, n_heads=session.n_heads)])
     return Trace(category, list(prompt), list(answer), drafts, confidences)
 

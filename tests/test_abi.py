@@ -168,7 +168,7 @@ def test_threads_in_one_session_wait_for_each_other_and_for_its_end(weights: Wei
                 try:
                     made.truncate(0)
                     made.decode([Chunk([seed + 1, i % 50 + 3], 0, feed=True)])
-                    made.draft_greedy([Chunk([7], 2)], 2)
+                    made.draft_tokens([Chunk([7], 2)], 2)
                     made.save()
                     assert made.logits.shape[0] <= 1
                 except Closed:

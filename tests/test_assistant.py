@@ -97,7 +97,7 @@ def test_rounds_of_several_sequences_rebuild_almost_no_graph(pair: tuple[Path, P
         session.decode([Chunk([7] * n, 0, slot) for slot, n in enumerate(positions)])
         for i in range(40):
             newest = [Chunk([5], n, slot) for slot, n in enumerate(positions)]
-            drafts = session.draft_greedy(newest, 3).tolist()
+            drafts, _ = session.draft_tokens(newest, 3)
             session.decode([Chunk([5, *drafts[slot]], n, slot) for slot, n in enumerate(positions)])
             positions = [n + 1 + (i + slot) % 4 for slot, n in enumerate(positions)]
             for slot, n in enumerate(positions):

@@ -247,12 +247,13 @@ def test_a_fused_draft_of_several_sequences_equals_that_of_each_alone(family: tu
     with Session(model, PARAMS, n_draft_max=K, n_seq_max=3) as session:
         session.decode([Chunk(prompt, 0, i, feed=True) for i, prompt in enumerate(prompts)])
         newest = [Chunk([5 + i], len(prompt), i) for i, prompt in enumerate(prompts)]
-        drafts, probs = session.draft_greedy(newest, K, probs=True)
-        assert drafts.shape == probs.shape == (3, K)
+        drafts, likely = session.draft_tokens(newest, K, probs=True)
+        probs = np.array(likely)
+        assert np.shape(drafts) == probs.shape == (3, K)
         for i, prompt in enumerate(prompts):
             session.truncate(len(prompt), sequence=i)
         for i, chunk in enumerate(newest):
-            np.testing.assert_array_equal(session.draft_greedy([chunk], K), drafts[i : i + 1])
+            assert session.draft_tokens([chunk], K)[0] == drafts[i : i + 1]
             session.truncate(len(prompts[i]), sequence=i)
         session.draft(0, 1, newest)
         exp = np.exp(session.draft_logits - session.draft_logits.max(axis=1, keepdims=True))
@@ -264,13 +265,13 @@ def test_a_fused_draft_leaves_out_banned_tokens(family: tuple[object, int]) -> N
     with Session(model, PARAMS, n_draft_max=K) as session:
         session.decode([Chunk(list(range(20)), 0, feed=True)])
         newest = [Chunk([5], 20)]
-        free = session.draft_greedy(newest, K)
-        session.ban_tokens(free[0, :1].tolist())
+        (free,), _ = session.draft_tokens(newest, K)
+        session.ban_tokens(free[:1])
         session.truncate(20)
-        assert free[0, 0] not in session.draft_greedy(newest, K)
+        assert free[0] not in session.draft_tokens(newest, K)[0][0]
         session.ban_tokens([])
         session.truncate(20)
-        np.testing.assert_array_equal(session.draft_greedy(newest, K), free)
+        assert session.draft_tokens(newest, K)[0] == [free]
 
 
 def test_drafts_that_are_not_verified_leave_no_trace(family: tuple[object, int]) -> None:
@@ -283,8 +284,8 @@ def test_drafts_that_are_not_verified_leave_no_trace(family: tuple[object, int])
         for n_verified in [0, 2, 1, 0, 3, 0]:
             history.append(rng.randrange(N_VOCAB))
             newest = len(history) - 1
-            drafts = session.draft_greedy([Chunk(history[-1:], newest)], K)[0, :n_verified].tolist()
-            session.decode([Chunk([history[-1], *drafts], newest, feed=True)])
+            (drafts,), _ = session.draft_tokens([Chunk(history[-1:], newest)], K)
+            session.decode([Chunk([history[-1], *drafts[:n_verified]], newest, feed=True)])
             session.truncate(len(history))
             plain.decode([Chunk(history[-1:], newest)])
         session.decode([Chunk([7], len(history))])
@@ -375,7 +376,7 @@ def test_heads_never_attend_to_positions_that_they_missed(family: tuple[object, 
             assert session.seen_end(0, K) == 50  # a draft alone leaves no trace
             session.decode([Chunk(tokens[90:95], 90, feed=True)])
             assert session.seen_end(0, K) == 95
-            drafts = [session.draft_greedy([Chunk([tokens[95]], 95)], K)]
+            drafts = [np.array(session.draft_tokens([Chunk([tokens[95]], 95)], K)[0])]
             session.draft(0, K, [Chunk([tokens[95]], 95)])
             drafts.append(session.draft_logits.copy())
             logits.append(np.concatenate([np.ravel(each) for each in drafts]))
@@ -390,11 +391,11 @@ def test_heads_continue_without_the_hidden_state_of_a_dropped_row(family: tuple[
         go_back(session, 20)
         session.decode([Chunk([7, 8, 9], 20, feed=True)])
         assert session.seen_end(0, K) == 23
-        drafts = session.draft_greedy([Chunk([3], 23)], K)
+        drafts = session.draft_tokens([Chunk([3], 23)], K)
         session.truncate(0)
         session.decode([Chunk([*range(20), 7], 0)])
         session.decode([Chunk([8, 9], 21, feed=True)])
-        np.testing.assert_array_equal(session.draft_greedy([Chunk([3], 23)], K), drafts)
+        assert session.draft_tokens([Chunk([3], 23)], K) == drafts
 
 
 def test_ubatches_are_at_least_large_enough_for_a_round_of_all_sequences(family: tuple[object, int]) -> None:
@@ -497,7 +498,7 @@ def test_bad_rows_are_refused(family: tuple[object, int]) -> None:
         with pytest.raises(PymtpError, match="9 rows with logits in a pass: at most 4"):
             session.decode([Chunk([1] * 9, 3, logits="all")])
         with pytest.raises(PymtpError, match="a draft of 4: 1 to 3"):
-            session.draft_greedy([Chunk([1], 3)], 4)
+            session.draft_tokens([Chunk([1], 3)], 4)
         with pytest.raises(PymtpError, match="step 2 of a draft of 2"):
             session.draft(2, 2, [Chunk([1], 3)])
         with pytest.raises(PymtpError, match="no hidden state of position 8"):

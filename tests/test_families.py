@@ -188,9 +188,9 @@ def test_fused_drafts_equal_those_of_single_steps(tiny: Tiny, n_rounds: int) -> 
         for session in (steps, graph):
             session.decode([Chunk(tiny.prompt, 0, feed=True)])
         for n_right in ROUNDS[:n_rounds]:
-            (drafts,), (probs,) = graph.draft_greedy([Chunk([text[n - 1]], n - 1)], K, probs=True)
-            logits = draft(steps, text[n - 1], n - 1, drafts.tolist())
-            assert drafts.tolist() == logits.argmax(axis=1).tolist()
+            (drafts,), (probs,) = graph.draft_tokens([Chunk([text[n - 1]], n - 1)], K, probs=True)
+            logits = draft(steps, text[n - 1], n - 1, drafts)
+            assert drafts == logits.argmax(axis=1).tolist()
             likelihood = np.exp(logits - logits.max(axis=1, keepdims=True))
             np.testing.assert_allclose(
                 probs, (likelihood / likelihood.sum(axis=1, keepdims=True)).max(axis=1), atol=1e-5
@@ -213,7 +213,7 @@ def test_greedy_tokens_with_drafts_equal_plain_decoding(tiny: Tiny, params: Cont
         made = [*tiny.prompt, int(session.logits[0].argmax())]
         for n_right in [None, *ROUNDS[:n_rounds]]:
             if n_right is None or n_right % 4 == 0:  # the head's own drafts
-                (drafts,) = session.draft_greedy([Chunk([made[-1]], len(made) - 1)], K).tolist()
+                (drafts,), _ = session.draft_tokens([Chunk([made[-1]], len(made) - 1)], K)
             else:
                 drafts = scripted(text[len(made) : len(made) + K], n_right, rng)
                 draft(session, made[-1], len(made) - 1, drafts)
@@ -304,7 +304,7 @@ def test_positions_shift_where_the_memory_supports_it(tiny: Tiny) -> None:
     rng = random.Random(2)
     with tiny.session(PARAMS) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
-        session.draft_greedy([Chunk([5], len(tiny.prompt))], K)  # its cells are in the way
+        session.draft_tokens([Chunk([5], len(tiny.prompt))], K)  # its cells are in the way
         if not tiny.family.moves:
             with pytest.raises(PymtpError, match="no context shift"):
                 session.discard(10, 20)
@@ -393,7 +393,8 @@ def test_drafts_can_be_limited_to_a_part_of_the_vocabulary(tiny: Tiny) -> None:
             np.testing.assert_allclose(logits[:, tokens][of_all], expected[:, tokens][of_all], **HEAD)
             assert np.isfinite(logits[:, tokens]).all()
             assert np.isneginf(np.delete(logits, tokens, axis=1)).all()
-            assert session.draft_greedy([Chunk([token], position)], 1)[0, 0] == tokens[logits[0, tokens].argmax()]
+            ((picked,),), _ = session.draft_tokens([Chunk([token], position)], 1)
+            assert picked == tokens[logits[0, tokens].argmax()]
         session.limit_drafts(None)
         np.testing.assert_allclose(draft(session, token, position, script), expected, **HEAD)
 
@@ -432,7 +433,7 @@ def together_alone(tiny: Tiny, params: ContextParams, mtp_context: Literal["targ
         # else the heads catch up in the round after: now and then those of all sequences, of one, of some
         feeds = [i % 5 != 4 and (2 * i < n_rounds or rng.random() < 0.6) for _ in texts]
         rows, positions = [text[n:] for text, n in zip(texts, n_fed, strict=True)], list(n_fed)
-        picked = graph.draft_greedy([Chunk(rows[s], positions[s], s) for s in range(n_seq)], K)
+        picked, _ = graph.draft_tokens([Chunk(rows[s], positions[s], s) for s in range(n_seq)], K)
         scripts = [[rng.randrange(N_VOCAB) for _ in range(K)] for _ in texts]
         for step in range(K):
             steps.draft(step, K, [Chunk(rows[s], positions[s], s) for s in range(n_seq)])
@@ -440,7 +441,7 @@ def together_alone(tiny: Tiny, params: ContextParams, mtp_context: Literal["targ
                 alone[seq].draft(step, K, [Chunk(rows[seq], positions[seq])])
                 np.testing.assert_allclose(steps.draft_logits[seq], alone[seq].draft_logits[0], **HEAD)
                 if step == 0:
-                    assert picked[seq, 0] == alone[seq].draft_logits[0].argmax()
+                    assert picked[seq][0] == alone[seq].draft_logits[0].argmax()
             rows, positions = [[script[step]] for script in scripts], [len(text) + step for text in texts]
 
         verified = [[text[-1], *script] for text, script in zip(texts, scripts, strict=True)]

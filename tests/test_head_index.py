@@ -117,7 +117,7 @@ def test_drafts_of_a_text_that_is_seen_whole_are_the_same_beside_one_that_is_not
         for i in sequences:
             session.decode([Chunk(tokens_of(i, texts[i]), 0, i, feed=True)])
         if greedy:
-            return session.draft_greedy([Chunk([5], texts[i], i) for i in sequences], K)
+            return np.array(session.draft_tokens([Chunk([5], texts[i], i) for i in sequences], K)[0])
         logits = []
         for step, token in enumerate([5, *script[:-1]]):
             session.draft(step, K, [Chunk([token], texts[i] + step, i) for i in sequences])

@@ -120,7 +120,7 @@ class Together:
             return
         tokens = {slot: self._tokens(n_steps) for slot in slots}
         chunks = [Chunk(tokens[slot][:1], self.ends[slot], slot) for slot in slots]
-        self.session.draft_greedy(chunks, n_steps)
+        self.session.draft_tokens(chunks, n_steps)
         for step in range(n_steps):
             self.session.draft(
                 step, n_steps, [Chunk([tokens[slot][step]], self.ends[slot] + step, slot) for slot in slots]
@@ -369,7 +369,7 @@ def test_rounds_of_many_sequences_build_few_graphs(model: object) -> None:
             for _ in range(n_rounds):
                 lengths = [rng.randint(0, K) for _ in range(N_SEQ)]
                 if heads:
-                    session.draft_greedy([Chunk([1], end, slot) for slot, end in enumerate(ends)], K)
+                    session.draft_tokens([Chunk([1], end, slot) for slot, end in enumerate(ends)], K)
                 session.decode([Chunk([1] * (1 + n), ends[i], i, "all", feed=heads) for i, n in enumerate(lengths)])
                 for slot in range(N_SEQ):
                     ends[slot] += 1

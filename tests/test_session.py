@@ -68,7 +68,7 @@ def play(session: Session, history: list[int], lengths: list[int], n_rounds: int
     for i in range(n_rounds):
         n_draft = lengths[i % len(lengths)]
         last, position = history[-1], len(history) - 1
-        drafts = session.draft_greedy([Chunk([last], position)], n_draft)[0].tolist() if n_draft else []
+        drafts = session.draft_tokens([Chunk([last], position)], n_draft)[0][0] if n_draft else []
         session.decode([Chunk([last, *drafts], position, logits="all", feed=True)])
         history += [*drafts[: i % (n_draft + 1)], i % N_VOCAB]
         session.truncate(len(history) - 1)
@@ -184,9 +184,9 @@ def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: obj
         assert np.isneginf(np.delete(session.draft_logits[0], tokens)).all()
         best = int(tokens[full[0, tokens].argmax()])
         assert session.draft_candidates(1)[0][0, 0] == best
-        assert session.draft_greedy([Chunk([5], 40)], 1)[0, 0] == best
+        assert session.draft_tokens([Chunk([5], 40)], 1)[0] == [[best]]
         session.ban_tokens([best])
-        assert session.draft_greedy([Chunk([5], 40)], 1)[0, 0] not in (best, *np.delete(np.arange(8192), tokens))
+        assert session.draft_tokens([Chunk([5], 40)], 1)[0][0][0] not in (best, *np.delete(np.arange(8192), tokens))
         session.limit_drafts(None)
         session.draft(0, K, [Chunk([5], 40)])
         np.testing.assert_array_equal(session.draft_logits, full)
@@ -303,7 +303,7 @@ def test_text_with_drafts_is_the_plain_one_whatever_the_cache(model: object, cac
             plain.decode([Chunk(text[-1:], len(text) - 1)])
         n = 78
         while n + K + 1 < len(text):
-            drafts = session.draft_greedy([Chunk([text[n - 1]], n - 1)], K)[0].tolist()
+            (drafts,), _ = session.draft_tokens([Chunk([text[n - 1]], n - 1)], K)
             drafts = [text[n] if n % 2 else drafts[0], *drafts[1:]]  # right at least now and then
             session.decode([Chunk([text[n - 1], *drafts], n - 1, logits="all", feed=True)])
             said = session.logits.argmax(axis=1).tolist()
@@ -442,10 +442,10 @@ def test_chunks_that_make_no_sense_are_refused(model: object) -> None:
         with pytest.raises(InvalidParameter, match="chunks must be at least one token long each"):
             session.decode([Chunk([], 0, 1), Chunk([1], 30)])
         with pytest.raises(InvalidParameter, match="chunks must be of different sequences"):
-            session.draft_greedy([Chunk([1], 30), Chunk([1], 30)], K)
+            session.draft_tokens([Chunk([1], 30), Chunk([1], 30)], K)
         for odd in (-1, 0, K + 1, 2**31 - 1):
             with pytest.raises(PymtpError, match=f"a draft of {odd}: 1 to {K} are allowed"):
-                session.draft_greedy([Chunk([1], 30)], odd)
+                session.draft_tokens([Chunk([1], 30)], odd)
     with pytest.raises(InvalidParameter, match="n_ctx must be at most"):
         Session(model, replace(PARAMS, n_ctx=2**30), n_seq_max=4)
 

@@ -148,4 +148,4 @@ class Fused(Plain):
 
     def draft(self, newest: int, position: int, n: int) -> list[int]:
         """See Scheme."""
-        return self._session.draft_greedy([Chunk([newest], position)], n)[0].tolist()  # type: ignore[no-any-return]
+        return self._session.draft_tokens([Chunk([newest], position)], n)[0][0]

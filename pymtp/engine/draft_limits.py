@@ -65,7 +65,7 @@ class DraftLimits:
         self._draft_tokens, self.n_draft_vocab = None, self.n_vocab
 
     def ban_tokens(self, tokens: Sequence[int]) -> None:
-        """`draft_greedy` never proposes these tokens; replaces those of the call before."""
+        """`draft_tokens` never proposes these tokens; replaces those of the call before."""
         check(lib.pymtp_session_ban_tokens(self._handle.native, len(tokens), list(tokens)))
 
     def _widen(self, logits: Logits) -> Logits:

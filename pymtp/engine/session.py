@@ -7,7 +7,7 @@ token ids, positions and logits; never text, sampling or drafting policy. Belong
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from pymtp.binding.library import ffi, lib, text_of
 from pymtp.binding.status import check
@@ -165,30 +165,14 @@ class Session(DraftLimits, Snapshots):
         """
         check(lib.pymtp_session_draft(self._handle.native, step, n_steps, *_rows_of(chunks)))
 
-    @overload
-    def draft_greedy(self, chunks: Sequence[Chunk], n_steps: int) -> Tokens: ...
-
-    @overload
-    def draft_greedy(self, chunks: Sequence[Chunk], n_steps: int, *, probs: Literal[True]) -> tuple[Tokens, Logits]: ...
-
-    def draft_greedy(
-        self, chunks: Sequence[Chunk], n_steps: int, *, probs: bool = False
-    ) -> Tokens | tuple[Tokens, Logits]:
-        """Draft the most likely tokens after `chunks` (as for step 0 of `draft`), all steps in one graph.
-
-        Returns the drafts: (len(chunks), n) int32, n <= n_steps as far as the context has room. With `probs` also
-        the probability of each, (len(chunks), n) float32. Leaves no logits.
-        """
-        import numpy as np
-
-        drafts, likelihood = self.draft_tokens(chunks, n_steps, probs=probs)
-        tokens = np.array(drafts, np.int32)
-        return (tokens, np.array(likelihood, np.float32)) if probs else tokens
-
     def draft_tokens(
         self, chunks: Sequence[Chunk], n_steps: int, *, probs: bool = False
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """As `draft_greedy`, in lists: the drafts after each chunk, and with `probs` the probability of each."""
+        """Draft the most likely tokens after `chunks` (as for step 0 of `draft`), all steps in one graph.
+
+        Returns the drafts after each chunk, `n_steps` or fewer, as far as the context has room, and with `probs` the
+        probability of each. Leaves no logits.
+        """
         if len({chunk.sequence for chunk in chunks}) < len(chunks):
             raise InvalidParameter("chunks", "of different sequences")
         n = ffi.new("int32_t *", n_steps)
