@@ -41,7 +41,7 @@ def play(session: Session, args: argparse.Namespace) -> None:
     for _ in range(args.rounds):
         active = [slot for slot in range(args.sequences) if not args.join or rng.random() < 0.7] or [0]
         drafts = {slot: rng.randint(0, args.draft_max) for slot in active}
-        builds = session.timing.n_builds
+        builds = session.counters.n_builds
         begin = time.perf_counter()
         chunks = [Chunk([rng.randrange(n_vocab)], lengths[slot], slot) for slot in active if drafts[slot]]
         if chunks:
@@ -61,7 +61,7 @@ def play(session: Session, args: argparse.Namespace) -> None:
                 lengths[slot] = 20
                 session.decode([Chunk([rng.randrange(n_vocab) for _ in range(20)], 0, slot, feed=True)])
         n = sum(len(chunk.tokens) for chunk in rows)
-        rounds.append(Measured(time.perf_counter() - begin, n, len(chunks), session.timing.n_builds - builds))
+        rounds.append(Measured(time.perf_counter() - begin, n, len(chunks), session.counters.n_builds - builds))
     report(session, before, rounds)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pymtp.binding.arrays import Logits
-from pymtp.engine.handle import Timing
+from pymtp.engine.handle import Counters
 from pymtp.engine.session import Chunk
 from pymtp.errors import ContextFull, PymtpError
 
@@ -166,8 +166,8 @@ class FakeSession:
         return head_logits(slot.tokens + slot.draft)
 
     @property
-    def timing(self) -> Timing:
-        return Timing(0, 0, 0, 0)
+    def counters(self) -> Counters:
+        return Counters(*[0] * len(Counters._fields))
 
     def truncate(self, position: int, *, sequence: int = 0) -> None:
         self._invalidate()

@@ -30,12 +30,12 @@ def session() -> Iterator[Session]:
 
 def verify(session: Session, lengths: Sequence[int], more: Sequence[Chunk] = ()) -> int:
     """A pass with so many rows of each sequence, which go away again. Returns how many graphs it built."""
-    before = session.timing.n_builds
+    before = session.counters.n_builds
     rounds = [Chunk([5] * n, len(PROMPT), slot, "all", feed=True) for slot, n in enumerate(lengths)]
     session.decode([*rounds, *more])
     for chunk in (*rounds, *more):
         session.truncate(len(PROMPT), sequence=chunk.sequence)
-    return session.timing.n_builds - before
+    return session.counters.n_builds - before
 
 
 def spread(n_rows: int) -> list[int]:
@@ -71,10 +71,10 @@ def test_a_graph_of_many_cells_lasts_for_many_rows(tmp_path: Path) -> None:
     with Model(write_glm4moe(tmp_path / "tiny.gguf"), n_ctx=6144, n_threads=1, draft_max=1) as model:
         for position in range(0, 4100, 1025):
             model.session.decode([Chunk([5] * 1025, position)])
-        before = model.session.timing.n_builds
+        before = model.session.counters.n_builds
         for position in range(4100, 4700):
             model.session.decode([Chunk([5], position)])
-        assert model.session.timing.n_builds == before
+        assert model.session.counters.n_builds == before
 
 
 def test_an_index_sees_as_many_cells_as_attention_does(tmp_path: Path) -> None:
@@ -88,10 +88,10 @@ def test_graphs_of_many_sequences_last_for_as_many_rounds(tmp_path: Path) -> Non
     n = 16
     with Model(write_glm4moe(tmp_path / "tiny.gguf"), n_ctx=128, n_threads=1, draft_max=1, n_seq_max=n) as model:
         model.session.decode([Chunk([5], 0, slot) for slot in range(n)])
-        before = model.session.timing.n_builds
+        before = model.session.counters.n_builds
         for position in range(1, 64):
             model.session.decode([Chunk([5], position, slot) for slot in range(n)])
-        assert model.session.timing.n_builds == before
+        assert model.session.counters.n_builds == before
 
 
 def test_parts_of_prompts_leave_the_graphs_of_rounds_alone(session: Session) -> None:

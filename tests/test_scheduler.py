@@ -15,7 +15,7 @@ from pymtp.drafting.draft_vocab import AutoDraftVocab
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.pick import DraftLength
 from pymtp.drafting.policy import DraftPolicy, PassCosts
-from pymtp.engine.handle import Timing
+from pymtp.engine.handle import Counters
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
@@ -543,9 +543,13 @@ class BusySession(FakeSession):
     n_looks = 0
 
     @property
-    def timing(self) -> Timing:
+    def counters(self) -> Counters:
         self.n_looks += 1
-        return Timing(500_000 * self.n_looks, 250_000 * self.n_looks, 125_000 * self.n_looks, 0)
+        times = {
+            f"t_{part}_us": us * self.n_looks
+            for part, us in (("trunk", 500_000), ("head", 250_000), ("sample", 125_000))
+        }
+        return super().counters._replace(**times)
 
 
 def test_a_generations_time_is_drafting_verifying_and_sampling() -> None:

@@ -1,7 +1,6 @@
 """The native session: who holds it, whether it is still there, and what it has done: passes, builds, copies, times."""
 
 import weakref
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pymtp.binding.library import lib
@@ -30,8 +29,7 @@ class SessionHandle:
         self._free()
 
 
-@dataclass(frozen=True)
-class Counters:
+class Counters(NamedTuple):
     """What the engine has done since the session began. A pass is one graph run; times in microseconds."""
 
     n_trunk_passes: int
@@ -47,11 +45,7 @@ class Counters:
     t_sample_us: int
     """What samplers have spent on the session's rows."""
 
-
-class Timing(NamedTuple):
-    """The counters that change with every round: microseconds, and graphs built."""
-
-    trunk_us: int
-    head_us: int
-    sample_us: int
-    n_builds: int
+    @property
+    def n_builds(self) -> int:
+        """Graphs built, for the trunk and for the heads."""
+        return self.n_trunk_builds + self.n_head_builds

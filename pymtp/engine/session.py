@@ -14,7 +14,7 @@ from pymtp.binding.status import check
 from pymtp.binding.types import model_pointer
 from pymtp.engine.context import ContextParams, resolved, session_params
 from pymtp.engine.draft_limits import DraftLimits
-from pymtp.engine.handle import Counters, SessionHandle, Timing
+from pymtp.engine.handle import Counters, SessionHandle
 from pymtp.engine.snapshot import Snapshots
 from pymtp.errors import InvalidParameter, require
 
@@ -293,18 +293,8 @@ class Session(DraftLimits, Snapshots):
     @property
     def counters(self) -> Counters:
         """Passes, graph builds, copies and times so far."""
-        counters = self._read_counters()
-        return Counters(**{name: getattr(counters, name) for name in Counters.__dataclass_fields__})
-
-    @property
-    def timing(self) -> Timing:
-        """The times so far: cheaper than `counters`."""
-        now = self._read_counters()
-        return Timing(now.t_trunk_us, now.t_head_us, now.t_sample_us, now.n_trunk_builds + now.n_head_builds)
-
-    def _read_counters(self) -> Any:
         check(lib.pymtp_session_counters(self._handle.native, self._counters))
-        return self._counters
+        return Counters(*(getattr(self._counters, name) for name in Counters._fields))
 
     @property
     def compute_bytes(self) -> int:

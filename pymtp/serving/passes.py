@@ -8,7 +8,7 @@ from operator import sub
 from typing import NamedTuple
 
 from pymtp.drafting.interface import Drafter
-from pymtp.engine.handle import Timing
+from pymtp.engine.handle import Counters
 from pymtp.engine.session import Session
 from pymtp.errors import BackendError, ContextFull, PymtpError
 from pymtp.serving.round import run_round
@@ -22,7 +22,7 @@ class PassResult(NamedTuple):
     errors: Sequence[ContextFull]
     """One per share that did not fit in the cache."""
     seconds: float
-    spent: Timing
+    spent: Counters
 
 
 class Passes:
@@ -57,10 +57,10 @@ class Passes:
     def run(self, shares: Sequence[Share], meanwhile: Callable[[], object]) -> PassResult:
         """Run a pass. `meanwhile` is called with it: see Session.decode."""
         errors: list[ContextFull] = []
-        before, start = self._session.timing, self._clock()
+        before, start = self._session.counters, self._clock()
         rounds = self._run(shares, meanwhile, errors)
         self.ended_at = self._clock()
-        spent = Timing(*map(sub, self._session.timing, before))
+        spent = Counters(*map(sub, self._session.counters, before))
         return PassResult(shares, rounds, errors, self.ended_at - start, spent)
 
     def _run(

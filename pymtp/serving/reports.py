@@ -104,7 +104,7 @@ def _add(stats: Stats, each: ShareResult, result: PassResult, share: float) -> N
         return
     spent, share_us = result.spent, share / 1e6
     stats.generation_s += result.seconds * share
-    stats.draft_s += spent.head_us * share_us
-    stats.verify_s += spent.trunk_us * share_us
-    stats.sample_s += spent.sample_us * share_us
+    stats.draft_s += spent.t_head_us * share_us
+    stats.verify_s += spent.t_trunk_us * share_us
+    stats.sample_s += spent.t_sample_us * share_us
     stats.add_round(len(each.proposal.drafts), each.n_accepted)
