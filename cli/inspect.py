@@ -61,7 +61,7 @@ def inspect(own: Values) -> None:
 
 def _inspected(path: str | None, own: Values) -> str:
     file = read_model(path or model_path(), dict(own.override_kv))
-    found = inspect_model(file, n_ctx=own.n_ctx, n_ubatch=own.n_ubatch, type_k=own.type_k, type_v=own.type_v)
+    found = inspect_model(file)
     warn_beyond_training(own.n_ctx, found.info.n_ctx_train)
     try:
         plan = _plan(found, file, own)
@@ -85,7 +85,7 @@ def _plan(found: Inspection, path: Any, own: Values) -> MemoryPlan | None:
 
 
 def _as_json(found: Inspection, plan: MemoryPlan | None) -> str:
-    memory = plan.memory if plan else found.memory
+    memory = plan and plan.memory
     facts = {
         **{name: value for name, value in vars(found.info).items() if name not in ("model_file", "draft_file")},
         **{name: value for name, value in vars(found).items() if name != "info"},
@@ -105,8 +105,7 @@ def _as_text(found: Inspection, plan: MemoryPlan | None) -> str:
     blocks = [
         _model_rows(found),
         _head_rows(found),
-        _context_rows(plan.memory if plan else found.memory),
-        _total_rows(found, plan),
+        *([_context_rows(plan.memory), _total_rows(found, plan)] if plan else []),
         _token_rows(found),
         [("side file", _side_file(file)) for file in found.side_files],
     ]
@@ -160,9 +159,7 @@ def _head(head: Head) -> str:
     return f"layer {head.layer}, {size_text(head.size_bytes)} {'/'.join(head.tensor_types)}, {lm_head}"
 
 
-def _context_rows(memory: MemoryEstimate | None) -> list[tuple[str, str]]:
-    if memory is None:
-        return []
+def _context_rows(memory: MemoryEstimate) -> list[tuple[str, str]]:
     rows = [
         ("context", f"{memory.n_ctx} tokens, K {memory.type_k}, V {memory.type_v}"),
         ("K/V", f"{size_text(memory.kv_bytes)}, and {size_text(memory.heads_kv_bytes)} for the heads"),
@@ -170,18 +167,16 @@ def _context_rows(memory: MemoryEstimate | None) -> list[tuple[str, str]]:
     return [*rows, *([("states", size_text(memory.state_bytes))] if memory.state_bytes else [])]
 
 
-def _total_rows(found: Inspection, plan: MemoryPlan | None) -> list[tuple[str, str]]:
+def _total_rows(found: Inspection, plan: MemoryPlan) -> list[tuple[str, str]]:
     """A line for each device, the host last, and the sum; or what is known where it is not known what goes to each."""
-    memory = plan.memory if plan else found.memory
-    if memory is None:
-        return []
-    if plan and plan.places:
+    if plan.places:
         rows = [(place.spot.name, _place(place, found.info.n_layer)) for place in plan.places]
         rows.append(("total", f"up to {size_text(sum(place.needed_bytes for place in plan.places))}"))
     else:
+        memory = plan.memory
         total = size_text(memory.total_bytes + found.info.size_bytes)
         rows = [("compute", f"about {size_text(memory.compute_bytes)}"), ("total", f"about {total} with the weights")]
-    return [*rows, *([("note", plan.note)] if plan and plan.note else [])]
+    return [*rows, *([("note", plan.note)] if plan.note else [])]
 
 
 def _place(place: Place, n_layer: int) -> str:

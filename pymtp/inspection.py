@@ -1,4 +1,4 @@
-"""Everything that a GGUF says about drafting with the model in it: heads, their cost, memory, tokens.
+"""Everything that a GGUF says about drafting with the model in it: heads, their cost, the kind of memory, tokens.
 
 Reads headers only, never a weight, and needs no native library.
 """
@@ -12,12 +12,12 @@ from typing import Literal
 
 from pymtp.errors import PymtpError
 from pymtp.gguf.architectures import head_obstacle
-from pymtp.gguf.facts import GgufInfo, context_size, file_facts
+from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.header import ArrayLength, read_array
 from pymtp.gguf.model_file import ModelFile, read_model
 from pymtp.gguf.passes import Head, bytes_by_type, heads_of, trunk_pass_bytes
 from pymtp.gguf.side_files import side_files_of
-from pymtp.placement.cache import MemoryEstimate, estimate_memory, shape_of
+from pymtp.placement.cache import shape_of
 from pymtp.text.thinking import TAGS
 
 _CONTROL = 3  # a token type: not text
@@ -66,8 +66,6 @@ class Inspection:
     """What llama.cpp calls the memory of the trunk, such as "full" or "hybrid"."""
     shares_cache: bool
     """Whether the heads' K/V is in the cells of the trunk's cache."""
-    memory: MemoryEstimate | None
-    """None for a side file."""
     special_tokens: tuple[Token, ...]
     thinking_tokens: tuple[Token, ...]
     """The tokens that open and close the model's thinking, if the vocabulary has them."""
@@ -82,30 +80,11 @@ class Inspection:
         return sum(head.pass_bytes for head in self.heads) / len(self.heads) / self.trunk_pass_bytes
 
 
-def inspect_model(
-    path: str | os.PathLike[str],
-    *,
-    n_ctx: int | None = None,
-    n_ubatch: int = 512,
-    draft_max: int = 3,
-    type_k: str = "f16",
-    type_v: str = "f16",
-) -> Inspection:
-    """Inspect the GGUF at `path`; memory is estimated for a context with these parameters.
-
-    `n_ctx` in tokens; None: Model's default, 0: as the model was trained. Raises ModelError as `file_facts` does.
-    """
+def inspect_model(path: str | os.PathLike[str]) -> Inspection:
+    """Inspect the GGUF at `path`. Raises ModelError as `file_facts` does."""
     model = read_model(path)
     info, heads, pass_bytes = file_facts(model), heads_of(model), trunk_pass_bytes(model)
     shape, has_trunk = shape_of(model), pass_bytes is not None
-    memory = estimate_memory(
-        shape,
-        n_ctx=context_size(n_ctx, info.n_ctx_train),
-        n_ubatch=n_ubatch,
-        draft_max=draft_max if heads else 0,
-        type_k=type_k,
-        type_v=type_v,
-    )
     texts, types = (model.metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
     tokens = read_array(model.path, texts) if isinstance(texts, ArrayLength) and texts.holds_texts else []
     kinds = read_array(model.path, types, len(tokens)) if isinstance(types, ArrayLength) else []
@@ -122,7 +101,6 @@ def inspect_model(
         trunk_pass_bytes=pass_bytes or 0,
         memory_kind=shape.kind,
         shares_cache=shape.is_shared,
-        memory=memory if has_trunk else None,
         special_tokens=_special(model, tokens),
         thinking_tokens=_thinking(tokens),
         n_control_tokens=kinds.count(_CONTROL),
