@@ -1,7 +1,7 @@
 """A checkpoint of Hugging Face: config.json, and tensors in safetensors files; and tensors of a head as rows of these.
 
-Reads the headers of the files that are asked for, and of tensors some rows at a time, as numbers of 32 bits. Files that
-hold nothing that is asked for need not be there. Knows no model.
+Reads the headers of the files that are asked for, and maps tensors, of which some rows at a time become numbers of 32
+bits. Files that hold nothing that is asked for need not be there. Knows no model.
 """
 
 import json
@@ -9,7 +9,7 @@ import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -24,7 +24,7 @@ Rows = npt.NDArray[np.float32]
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 _MAX_JSON_BYTES = 100 * 2**20  # that of safetensors itself
-_DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1}
+_DTYPES = {name: np.dtype(kind) for name, kind in (("F32", "<f4"), ("F16", "<f2"), ("BF16", "<u2"), ("F8_E4M3", "u1"))}
 _SCALE = "_scale_inv"
 
 
@@ -47,84 +47,60 @@ class CheckpointTensor:
     def n_rows(self) -> int:
         return math.prod(self.shape[:-1])
 
-    def rows(self, first: int, n: int) -> Rows:
-        """Some rows, (n, shape[-1]). Raises ModelError."""
-        n_bytes = _DTYPE_BYTES[self.dtype] * self.shape[-1]
-        with explained(f"read {self.path}", "check the disk", ModelError), self.path.open("rb") as file:
-            file.seek(self.offset + first * n_bytes)
-            data = file.read(n * n_bytes)
-        if len(data) != n * n_bytes:
-            raise ModelError(f"{self.path} became shorter while it was read; try again")
-        numbers = np.ascontiguousarray(_as_numbers(data, self.dtype).reshape(n, self.shape[-1]), np.float32)
-        return numbers if self.scale is None else numbers * self._scales(first, n)
+    def rows(self) -> npt.NDArray[Any]:
+        """All rows, (n_rows, shape[-1]): mapped, as they are stored, for `as_numbers`; of FP8 the numbers."""
+        return _stored(self) if self.scale is None else _scaled(self)
 
-    def _scales(self, first: int, n: int) -> Rows:
-        """The scale of each number of some rows: that of its block."""
-        assert self.scale is not None
-        height, width = self.block
-        low, high = first // height, (first + n - 1) // height + 1
-        of_rows = np.repeat(self.scale.rows(low, high - low), height, axis=0)[first - low * height :][:n]
-        return np.repeat(of_rows, width, axis=1)[:, : self.shape[-1]]
+
+def _stored(tensor: CheckpointTensor) -> npt.NDArray[Any]:
+    shape = tensor.n_rows, tensor.shape[-1]
+    with explained(f"read {tensor.path}", "check the disk", ModelError):
+        return np.memmap(tensor.path, _DTYPES[tensor.dtype], "r", tensor.offset, shape)
+
+
+@lru_cache(maxsize=1)  # several spans of a tensor follow each other
+def _scaled(tensor: CheckpointTensor) -> Rows:
+    assert tensor.scale is not None
+    stored, (height, width) = _stored(tensor), tensor.block
+    scales = np.repeat(np.repeat(_stored(tensor.scale), height, axis=0), width, axis=1)
+    numbers: Rows = _fp8_numbers()[stored] * scales[: stored.shape[0], : stored.shape[1]]
+    return numbers
 
 
 @dataclass(frozen=True)
 class Span:
-    """Some rows of a tensor of the checkpoint, as they are or with rows and columns exchanged.
+    """Some rows of a tensor, or of several of one shape side by side, as they are or with rows and columns exchanged.
 
-    `stride`: from one of the rows to the next.
+    `end` None: up to the last one; `stride`: from one of the rows to the next.
     """
 
-    source: CheckpointTensor
-    first: int
-    n_rows: int
-    is_transposed: bool = False
+    sources: tuple[CheckpointTensor, ...]
+    first: int = 0
+    end: int | None = None
     stride: int = 1
+    is_transposed: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
         """Numbers of a row, and rows, as they are written."""
-        n_columns = self.source.shape[-1]
-        return (self.n_rows, n_columns) if self.is_transposed else (n_columns, self.n_rows)
+        n_rows = len(range(self.sources[0].n_rows)[self.first : self.end : self.stride])
+        n_columns = sum(source.shape[-1] for source in self.sources)
+        return (n_rows, n_columns) if self.is_transposed else (n_columns, n_rows)
 
     def pieces(self) -> Iterator[Rows]:
-        if self.is_transposed:
-            yield np.ascontiguousarray(self.source.rows(self.first, self.n_rows).T)
-            return
-        step = max(1, rows_per_piece(self.source.shape[-1], PIECE_BYTES) // self.stride)
-        for done in range(0, self.n_rows, step):
-            n = min(step, self.n_rows - done)
-            rows = self.source.rows(self.first + done * self.stride, (n - 1) * self.stride + 1)
-            yield np.ascontiguousarray(rows[:: self.stride])
-
-
-@dataclass(frozen=True)
-class Beside:
-    """Rows of two tensors of one shape, side by side."""
-
-    left: Span
-    right: Span
-
-    @property
-    def source(self) -> CheckpointTensor:
-        """The one whose type counts."""
-        return self.left.source
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Numbers of a row, and rows, as they are written."""
-        n_columns, n_rows = self.left.shape
-        return 2 * n_columns, n_rows
-
-    def pieces(self) -> Iterator[Rows]:
-        for left, right in zip(self.left.pieces(), self.right.pieces(), strict=True):
-            yield np.concatenate([left, right], axis=1)
+        picked = [source.rows()[self.first : self.end : self.stride] for source in self.sources]
+        parts = [rows.T if self.is_transposed else rows for rows in picked]
+        n_columns, n_rows = self.shape
+        step = rows_per_piece(n_columns, PIECE_BYTES)
+        for at in range(0, n_rows, step):
+            yield np.concatenate([as_numbers(rows[at : at + step]) for rows in parts], axis=1)
 
 
 @dataclass(frozen=True)
 class Made:
     """A tensor of a head, made of spans that follow each other. `addend`: to each of its numbers."""
 
-    spans: Sequence[Span | Beside]
+    spans: Sequence[Span]
     shape: tuple[int, ...]
     addend: float = 0.0
 
@@ -132,10 +108,6 @@ class Made:
         for span in self.spans:
             for rows in span.pieces():
                 yield rows + self.addend if self.addend else rows
-
-
-def whole(tensor: CheckpointTensor) -> Span:
-    return Span(tensor, 0, tensor.n_rows)
 
 
 class Checkpoint:
@@ -161,7 +133,7 @@ class Checkpoint:
     def tensor(self, name: str) -> CheckpointTensor:
         """Look one of `names` up. Raises ModelError: for types that are not numbers of their own too."""
         listed = self._one(name)
-        if listed.dtype not in _DTYPE_BYTES:
+        if listed.dtype not in _DTYPES:
             raise ModelError(f"{listed.path}: {name} is of the type {listed.dtype}; get the checkpoint in BF16")
         if 0 in (listed.shape or (0,)):
             raise ModelError(f"{listed.path}: {name} has the shape {list(listed.shape)}; get the checkpoint again")
@@ -223,8 +195,8 @@ def _read_header(path: Path) -> Iterator[tuple[str, CheckpointTensor]]:
             raise ValueError(f"{name} has no shape")
         if start + end > size_bytes:
             raise ValueError(f"{name} reaches beyond its end")
-        n_bytes = _DTYPE_BYTES.get(entry["dtype"])
-        if n_bytes is not None and end - begin != n_bytes * math.prod(shape):
+        kind = _DTYPES.get(entry["dtype"])
+        if kind is not None and end - begin != kind.itemsize * math.prod(shape):
             raise ValueError(f"{name} has another size than its shape")
         yield name, CheckpointTensor(name, path, entry["dtype"], shape, start + begin)
 
@@ -237,12 +209,9 @@ def _is_file_name(name: object) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name
 
 
-def _as_numbers(data: bytes, dtype: str) -> Rows:
-    if dtype == "BF16":
-        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-    if dtype == "F8_E4M3":
-        return _fp8_numbers()[np.frombuffer(data, np.uint8)]
-    return np.frombuffer(data, "<f2" if dtype == "F16" else "<f4").astype(np.float32, copy=False)
+def as_numbers(rows: npt.NDArray[Any]) -> Rows:
+    """Stored rows as numbers of 32 bits; those of 16 bits that are no floats of NumPy's are BF16."""
+    return (rows.astype(np.uint32) << 16).view(np.float32) if rows.dtype == np.uint16 else rows.astype(np.float32)
 
 
 def _fp8_numbers() -> Rows:

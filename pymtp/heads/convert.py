@@ -13,7 +13,7 @@ from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import ModelFile, tensors_by_layer
 from pymtp.gguf.writer import Metadata, OnWrite, Piece, Tensor, write_gguf
-from pymtp.heads.checkpoint import Beside, Checkpoint, CheckpointTensor, Made, Span, whole
+from pymtp.heads.checkpoint import Checkpoint, CheckpointTensor, Made, Span
 from pymtp.heads.files import check_target, default_target, shared_tensors
 from pymtp.heads.names import ARCHITECTURES, EXPERT, FUSED_EXPERTS, INDEX_QK, JOINED, KV_B, NAMES, Names, place
 from pymtp.heads.quantize import BF16, F16, F32, HeadTypes, convert, fitting_type, is_matrix, type_id
@@ -85,7 +85,7 @@ def _tensor(name: str, part: str, made: Made, types: HeadTypes, source: Checkpoi
     asked = types.of(name, part)
     kind: int | None = F32
     if is_matrix(part, made.shape):
-        own = _OWN_TYPES[made.spans[0].source.dtype]
+        own = _OWN_TYPES[made.spans[0].sources[0].dtype]
         kind = fitting_type(own if asked is None else type_id(asked, "type"), made.shape[0])
     if kind is None:
         raise UnsupportedModel(
@@ -201,7 +201,7 @@ class _Fit:
                 self._refuse(f"it holds {name}, which is no tensor of a head that is known")
             tensor = self._source.tensor(name)
             if match := EXPERT.fullmatch(part):
-                experts.setdefault(match[2], {})[int(match[1])] = whole(tensor)
+                experts.setdefault(match[2], {})[int(match[1])] = Span((tensor,))
             elif part in FUSED_EXPERTS:
                 for which, spans in self._fused(tensor, FUSED_EXPERTS[part]).items():
                     experts.setdefault(which, {}).update(spans)
@@ -225,7 +225,7 @@ class _Fit:
         if self._names.has_pairs and part in _PAIRS and any(self._model.by_layer("rope.dimension_sections")):
             return Made(self._pairs(tensor), tensor.shape[::-1])
         addend = 1.0 if self._names.counts_from_one and part.endswith("norm.weight") else 0.0
-        return Made([whole(tensor)], tensor.shape[::-1], addend)
+        return Made([Span((tensor,))], tensor.shape[::-1], addend)
 
     def _pairs(self, tensor: CheckpointTensor) -> list[Span]:
         """Of each head of attention the first of all pairs, the second, and what does not rotate."""
@@ -235,22 +235,23 @@ class _Fit:
             self._refuse(f"{tensor.name} has {tensor.n_rows} rows, {n_rotate} of {n_rows} in a head rotate")
         spans = []
         for first in range(0, tensor.n_rows, n_rows):
-            spans += [Span(tensor, first + i, n_rotate // 2, stride=2) for i in (0, 1)]
-            spans.append(Span(tensor, first + n_rotate, n_rows - n_rotate))
+            spans += [Span((tensor,), first + i, first + n_rotate, stride=2) for i in (0, 1)]
+            spans.append(Span((tensor,), first + n_rotate, first + n_rows))
         return spans
 
     def _stacked(self, spans: Sequence[Span]) -> Made:
         if len({span.shape for span in spans}) > 1:
-            self._refuse(f"{spans[0].source.name} and the others like it have different shapes")
+            self._refuse(f"{spans[0].sources[0].name} and the others like it have different shapes")
         return Made(spans, (*spans[0].shape, len(spans)))
 
     def _fused(self, tensor: CheckpointTensor, parts: Sequence[str]) -> dict[str, dict[int, Span]]:
         if len(tensor.shape) != 3 or tensor.shape[1] % len(parts):
             self._refuse(f"{tensor.name} has the shape {list(tensor.shape)}")
-        n_rows = tensor.shape[1] // len(parts)
+        n_rows, n_all = tensor.shape[1] // len(parts), tensor.shape[1]
+        starts = {part: range(i * n_rows, tensor.n_rows, n_all) for i, part in enumerate(parts)}
         return {
-            part: {e: Span(tensor, e * tensor.shape[1] + i * n_rows, n_rows) for e in range(tensor.shape[0])}
-            for i, part in enumerate(parts)
+            part: {e: Span((tensor,), at, at + n_rows) for e, at in enumerate(begins)}
+            for part, begins in starts.items()
         }
 
     def _latent(self, tensor: CheckpointTensor) -> dict[str, Made]:
@@ -260,21 +261,21 @@ class _Fit:
             self._refuse(f"{tensor.name} has {tensor.n_rows} rows, not {n_head} times {n_k} and {n_v}")
         starts = range(0, tensor.n_rows, n_k + n_v)
         return {
-            "attn_k_b.weight": self._stacked([Span(tensor, at, n_k, is_transposed=True) for at in starts]),
-            "attn_v_b.weight": self._stacked([Span(tensor, at + n_k, n_v) for at in starts]),
+            "attn_k_b.weight": self._stacked([Span((tensor,), at, at + n_k, is_transposed=True) for at in starts]),
+            "attn_v_b.weight": self._stacked([Span((tensor,), at + n_k, at + n_k + n_v) for at in starts]),
         }
 
     def _index(self, tensor: CheckpointTensor) -> dict[str, Made]:
         n_q = self._model.number("attention.indexer.head_count") * self._model.number("attention.indexer.key_length")
         if not 0 < n_q < tensor.n_rows:
             self._refuse(f"{tensor.name} has {tensor.n_rows} rows, of which {n_q} are queries")
-        parts = {"q": Span(tensor, 0, n_q), "k": Span(tensor, n_q, tensor.n_rows - n_q)}
+        parts = {"q": Span((tensor,), 0, n_q), "k": Span((tensor,), n_q)}
         return {f"indexer.{x}_proj.weight": Made([span], span.shape) for x, span in parts.items()}
 
     def _side_by_side(self, left: CheckpointTensor, right: CheckpointTensor) -> Made:
         if left.shape != right.shape or len(left.shape) != 2:
             self._refuse(f"{left.name} has the shape {list(left.shape)}, {right.name} {list(right.shape)}")
-        both = Beside(whole(left), whole(right))
+        both = Span((left, right))
         return Made([both], both.shape)
 
     def _check_parts(self, head: int, made: Mapping[str, Made], like: Mapping[str, TensorInfo]) -> None:
