@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, Proposal
+from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
 from pymtp.drafting.lookup import NO_MATCH, LookupDrafter, LookupMatch
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.policy import MATCH_KINDS, Candidate, DraftPolicy, Rates
@@ -48,15 +48,12 @@ class AdaptiveDrafter:
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         adaptive = [request for request in requests if request.adapts and request.n_draft > 0]
-        are_all = len(adaptive) == len(requests)
-        if self.policy.heads_rest and not are_all:  # also of prompts: they would see them for nothing
+        if self.policy.heads_rest and len(adaptive) < len(requests):  # also of prompts: they would see them for nothing
             requests = [request._replace(feeds=request.feeds and not request.adapts) for request in requests]
         if not adaptive:
             return self._drafter.propose(requests)
         n = adaptive[0].n_sequences
         matches = [self._find(request) for request in adaptive]
-        if are_all and not any(match.tokens for match in matches) and self.policy.stays_plain(n):
-            return [NO_DRAFTS] * len(requests)
         asked = [
             Candidate(self._slot(request).rates, request.n_draft, match.n_matched, len(match.tokens))
             for request, match in zip(adaptive, matches, strict=True)

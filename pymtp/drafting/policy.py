@@ -234,30 +234,20 @@ class DraftPolicy:
         """Whether the heads have not been worth their time for a while: then prompts need not go through them."""
         return not self._latest.steps and self._latest.n_wait >= 4 * REVIEW
 
-    def stays_plain(self, n: int) -> bool:
-        """Whether a round of `n` sequences is plain without a look, if lookup finds nothing; then it is counted.
-
-        As `choose` would have it, in a tenth of its time: where drafting does not pay, that is what is lost.
-        """
-        choice = self._choices.get(self._shape(0, n, n)[2])
-        if choice is None or choice.steps or choice.n_until < 1:
-            return False
-        self._n_rounds += 1
-        choice.n_until -= 1
-        choice.used[0] = self._n_rounds
-        self._latest = choice
-        return True
-
     def choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
         choice = self._latest = self._choices[self._shape(0, n, n)[2]]
+        plain = DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n))
         if not self.costs.are_known:
-            return DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n))
+            return plain
         if choice.steps and self._checks_plain(choice):
             choice.used[0] = self._n_rounds
             return self._best(0, [each._replace(n_found=0) for each in asked], n)
         choice.n_until -= 1
+        if not choice.steps and choice.n_until >= 0 and not any(each.n_found for each in asked):
+            choice.used[0] = self._n_rounds
+            return plain  # without a look at costs: where drafting does not pay, that is what would be lost
         plan = self._with_steps(choice.steps, asked, n)
         # where lookup emits two tokens a round, no other length has to be looked at
         if choice.n_until < 0 and not (any(plan.lookup) and plan.tokens >= 2 * n):
