@@ -1,6 +1,6 @@
 """`pymtp inspect`: what is in a GGUF, what drafting with it costs, and which device would get what.
 
-Owns both layouts, text and JSON. Loads no weights, and the native library only to ask what devices there are.
+Owns both layouts, text and JSON. Loads no weights.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymtp
 from pymtp.embedded import model_path
-from pymtp.errors import LibraryError, ModelError
+from pymtp.errors import ModelError
 from pymtp.gguf.model_file import read_model
 from pymtp.gguf.passes import Head
 from pymtp.inspection import Inspection, SideFile, Token, inspect_model
@@ -65,7 +65,7 @@ def _inspected(path: str | None, own: Values) -> str:
     warn_beyond_training(own.n_ctx, found.info.n_ctx_train)
     try:
         plan = _plan(found, file, own)
-    except (LibraryError, ModelError):  # what the file says, shows without a library, and if it is no whole model
+    except ModelError:  # what the file says shows also if it is no whole model
         if own.draft_model or ModelParams(**placement_of(own)) != ModelParams():
             raise
         plan = None

@@ -1,6 +1,6 @@
 """Everything that a GGUF says about drafting with the model in it: heads, their cost, the kind of memory, tokens.
 
-Reads headers only, never a weight, and needs no native library.
+Reads headers only, never a weight.
 """
 
 import os
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pymtp.binding.library import ffi, lib, text_of
 from pymtp.errors import PymtpError
-from pymtp.gguf.architectures import head_obstacle
 from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.header import ArrayLength, read_array
 from pymtp.gguf.model_file import ModelFile, read_model
@@ -121,9 +121,13 @@ def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
         return f"the metadata names {info.n_heads_declared} MTP heads, the file holds the tensors of {info.n_heads}"
     if info.model_file.is_trained:
         return ""  # whether its cache can hold the head shows when it is loaded
-    if reason := head_obstacle(info.architecture, info.n_heads_declared, info.model_file.count):
-        return f"the pinned llama.cpp cannot run the MTP heads of this {info.architecture} model ({reason})"
-    return ""
+    has_lora_q, *has_mla = (
+        info.model_file.count(f"attention.{key}") > 0 for key in ("q_lora_rank", "key_length_mla", "value_length_mla")
+    )
+    name, n_heads = info.architecture, info.n_heads_declared
+    reason = lib.pymtp_heads_obstacle(name.encode(), n_heads, has_lora_q, all(has_mla))
+    what = f"the pinned llama.cpp cannot run the MTP heads of this {name} model"
+    return f"{what} ({text_of(reason)})" if reason != ffi.NULL else ""
 
 
 def _special(model: ModelFile, texts: Sequence[object]) -> tuple[Token, ...]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,13 +107,3 @@ def test_a_file_that_is_no_model_is_one_line(tmp_path: Path, content: bytes | No
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"pymtp: {path}")
     assert result.stderr.count("\n") == 1
-
-
-def test_it_needs_no_native_library(embedded_model: Path) -> None:
-    code = "import sys; sys.modules['pymtp._native'] = None; from pymtp_cli.app import app; app({})"
-    without, asked = (
-        subprocess.run([sys.executable, "-c", code.format(arguments)], capture_output=True, text=True, timeout=60)
-        for arguments in (["inspect"], ["inspect", "-dev", "none"])
-    )
-    assert "MTP heads:" in without.stdout and "token embedding" not in without.stdout
-    assert (asked.returncode, asked.stdout) == (1, "")

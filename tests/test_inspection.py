@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from conftest import REPOSITORY
 from families import FAMILIES, REFUSED, Family
 from log_level import logged
 from machine import needs_no_gpu
+from pymtp.binding.library import lib, text_of
 from pymtp.errors import ModelError
-from pymtp.gguf.architectures import ARCHITECTURES, NEEDS, Architecture, head_obstacle
 from pymtp.gguf.facts import model_facts
 from pymtp.inspection import Inspection, inspect_model
 from pymtp.placement.cache import estimate_memory, shape_of
@@ -200,36 +199,22 @@ def test_heads_that_llama_cpp_cannot_run_are_named(name: str, tmp_path: Path) ->
         assert obstacle and obstacle in model.draft_note
 
 
-def test_the_list_of_architectures_is_that_of_the_engine() -> None:
-    source = (REPOSITORY / "native/src/engine/mtp-architectures.cpp").read_text("utf-8")
-    lists = {
-        name: re.findall(r'"([\w-]+)"', body)
-        for name, body in re.findall(r"(WITH_\w+)\[\]\s*= \{(.*?)\}", source, re.S)
-    }
-    native = {
-        **dict.fromkeys(lists["WITH_ONE_HEAD"], Architecture()),
-        **dict.fromkeys(lists["WITH_ANY_NUMBER"], Architecture(None)),
-        **dict.fromkeys(lists["WITH_MLA"], Architecture(needs=("MLA",))),
-    }
-    (lora_q,) = re.findall(r"LLM_ARCH_(\w+) && hparams.n_lora_q == 0", source)
-    native[lora_q.lower()] = Architecture(needs=("LORA_Q", "MLA"))
-    assert native == ARCHITECTURES
-
-
 @pytest.mark.parametrize(
-    ("architecture", "n_heads", "numbers", "obstacle"),
+    ("architecture", "n_heads", "has_lora_q", "has_mla", "obstacle"),
     [
-        ("deepseek32", 1, dict.fromkeys(NEEDS["MLA"][1], 64), ""),
-        ("deepseek32", 1, {"attention.key_length_mla": 64}, "it needs attn_k_b and attn_v_b"),
-        ("deepseek32", 2, dict.fromkeys(NEEDS["MLA"][1], 64), "it runs a single head of them"),
-        ("step35", 3, {}, ""),
-        ("a-new-one", 1, {}, "it has no graph for them"),
+        ("deepseek32", 1, False, True, ""),
+        ("deepseek32", 1, True, False, "it needs attn_k_b and attn_v_b"),
+        ("deepseek32", 2, True, True, "it runs a single head of them"),
+        ("deepseek2", 1, False, True, "it needs attn_q_a and attn_q_b"),
+        ("step35", 3, False, False, ""),
+        ("a-new-one", 1, False, False, "it has no graph for them"),
     ],
 )
 def test_only_architectures_that_are_known_can_draft(
-    architecture: str, n_heads: int, numbers: dict[str, int], obstacle: str
+    architecture: str, n_heads: int, has_lora_q: bool, has_mla: bool, obstacle: str
 ) -> None:
-    assert head_obstacle(architecture, n_heads, lambda key: numbers.get(key, 0)) == obstacle
+    found = lib.pymtp_heads_obstacle(architecture.encode(), n_heads, has_lora_q, has_mla)
+    assert (text_of(found) if found else "") == obstacle
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,9 @@ int32_t pymtp_model_load(int32_t n_files, const char * const * path, const struc
 // Why llama.cpp cannot run the MTP heads of a model, or its assistant unless that is NULL; NULL if it can.
 const char * pymtp_draft_obstacle(const struct llama_model * model, const struct llama_model * assistant);
 
+// The same of heads in a file that is not loaded. has_lora_q, has_mla: whether Q, and K and V, are of low rank.
+const char * pymtp_heads_obstacle(const char * architecture, int32_t n_heads, int32_t has_lora_q, int32_t has_mla);
+
 // Whether a device can look up rows of a matrix of this ggml_type, as a token embedding needs it.
 bool pymtp_device_reads_rows(struct ggml_backend_device * device, int32_t type);
 

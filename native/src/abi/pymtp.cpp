@@ -56,6 +56,13 @@ const char * pymtp_draft_obstacle(const llama_model * model, const llama_model *
     });
 }
 
+const char * pymtp_heads_obstacle(const char * architecture, int32_t n_heads, int32_t has_lora_q, int32_t has_mla) {
+    return pymtp_guard_or("it cannot be looked at", [&]() -> const char * {
+        pymtp_need(architecture, "the architecture");
+        return mtp_obstacle_metadata(architecture, n_heads, has_lora_q != 0, has_mla != 0);
+    });
+}
+
 bool pymtp_device_reads_rows(ggml_backend_dev_t device, int32_t type) {
     return pymtp_guard_or(false, [&]() -> bool {
         if (!device || type < 0 || type >= GGML_TYPE_COUNT || ggml_blck_size((ggml_type) type) == 0) { // of the past

@@ -1,6 +1,5 @@
-// The architectures whose heads can draft, and on what conditions. pymtp/gguf/architectures.py repeats the list, for
-// files that are only read; a test compares the two. Graphs abort on what they do not support, so every condition is
-// checked here first. Knows models; no contexts.
+// The architectures whose heads can draft, and on what conditions. Graphs abort on what they do not support, so every
+// condition is checked here first. Knows models, and what the metadata of files says; no contexts.
 
 #include "llama-model.h"
 #include "mtp-heads.h"
@@ -73,6 +72,21 @@ static const char * mtp_obstacle_tensors(const llama_model & model) {
     return nullptr;
 }
 
+const char * mtp_obstacle_metadata(std::string_view name, int32_t n_heads, bool has_lora_q, bool has_mla) {
+    const bool needs_mla = mtp_is_one_of(WITH_MLA, name);
+    const bool is_many   = mtp_is_one_of(WITH_ANY_NUMBER, name);
+    if (!needs_mla && !is_many && !mtp_is_one_of(WITH_ONE_HEAD, name)) {
+        return "it has no graph for them";
+    }
+    if (!is_many && n_heads > 1) {
+        return "it runs a single head of them";
+    }
+    if (name == "deepseek2" && !has_lora_q) {
+        return "it needs attn_q_a and attn_q_b";
+    }
+    return needs_mla && !has_mla ? "it needs attn_k_b and attn_v_b" : nullptr;
+}
+
 const char * mtp_obstacle(const llama_model & model, const llama_model * assistant) {
     if (assistant) {
         return mtp_obstacle_assistant(model, *assistant);
@@ -81,23 +95,7 @@ const char * mtp_obstacle(const llama_model & model, const llama_model * assista
     if (hparams.mtp_generic) {
         return mtp_obstacle_generic(hparams);
     }
-    const std::string_view name    = llm_arch_name(model.arch);
-    const bool             has_mla = mtp_is_one_of(WITH_MLA, name);
-    const bool             is_many = mtp_is_one_of(WITH_ANY_NUMBER, name);
-    if (!has_mla && !is_many && !mtp_is_one_of(WITH_ONE_HEAD, name)) {
-        return "it has no graph for them";
-    }
-    if (!is_many && hparams.n_layer_nextn > 1) {
-        return "it runs a single head of them";
-    }
-    if (const char * obstacle = mtp_obstacle_tensors(model)) {
-        return obstacle;
-    }
-    if (model.arch == LLM_ARCH_DEEPSEEK2 && hparams.n_lora_q == 0) {
-        return "it needs attn_q_a and attn_q_b";
-    }
-    if (has_mla && !hparams.is_mla()) {
-        return "it needs attn_k_b and attn_v_b";
-    }
-    return nullptr;
+    const char * obstacle = mtp_obstacle_metadata(llm_arch_name(model.arch), (int32_t) hparams.n_layer_nextn,
+                                                  hparams.n_lora_q > 0, hparams.is_mla());
+    return obstacle ? obstacle : mtp_obstacle_tensors(model);
 }
