@@ -56,7 +56,7 @@ def bench(own: Values) -> None:
     if progress is None:
         progress = sys.stderr is not None and sys.stderr.isatty()
     if progress:
-        note_embedded(own.model or own.hf_repo or next(iter(own.model_file), None))
+        note_embedded(own.model or own.hf or next(iter(own.model_file), None))
     earlier = read_earlier(own.compare) if own.compare else None
     journal = Journal(own.resume, experiment, texts) if own.resume else None
     results = Results()
@@ -87,8 +87,8 @@ def _texts(own: Values) -> Any:
 def _variants(own: Values) -> tuple[Variant, ...]:
     """Every combination of models and of the ways to load them."""
     paths = [*filter(None, [own.model]), *own.model_file]
-    if own.hf_repo or not paths:
-        found = find_model(paths[0] if paths else None, own.hf_repo, offline=own.offline)
+    if own.hf or not paths:
+        found = find_model(paths[0] if paths else None, own.hf, offline=own.offline)
         paths = [found or str(model_path())]
     threads = {name: value for name, value in context_of(own).items() if not isinstance(value, list)}
     common = {

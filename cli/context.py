@@ -63,7 +63,7 @@ def find(own: Values, path: str | None, **others: Any) -> Found:
     Raises InvalidParameter, CommandError and ModelError.
     """
     asked, options = asked_of(own, **others), model_options_of(own)
-    return look_at(find_model(path, own.hf_repo, offline=own.offline), options, asked)
+    return look_at(find_model(path, own.hf, offline=own.offline), options, asked)
 
 
 def look_at(path: str | None, options: dict[str, Any], asked: Asked) -> Found:

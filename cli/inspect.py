@@ -47,13 +47,13 @@ _MEMORY = {
 def inspect(own: Values) -> None:
     output = Output()
     given = named_model(own)
-    if own.hf_repo is None:
+    if own.hf is None:
         output.write(_inspected(find_model(given, None, offline=own.offline), own))
         return
     with TemporaryDirectory() as folder:
-        local, there = f"{folder}{os.sep}", f"{own.hf_repo.partition(':')[0]}/"
+        local, there = f"{folder}{os.sep}", f"{own.hf.partition(':')[0]}/"
         try:
-            path = find_model(given, own.hf_repo, offline=own.offline, headers_in=Path(folder))
+            path = find_model(given, own.hf, offline=own.offline, headers_in=Path(folder))
             output.write(_inspected(path, own).replace(local, there))
         except ModelError as error:
             raise ModelError(str(error).replace(local, there)) from error

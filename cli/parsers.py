@@ -108,13 +108,6 @@ def draft_vocab(text: str) -> int | str:
     return int(integer(1)(text)) if re.fullmatch(r"[-+]?\d+", text) else text
 
 
-def repository(text: str) -> str:
-    """A repository of the Hugging Face Hub."""
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", text):
-        raise typer.BadParameter(f"must be USER/REPO or USER/REPO:QUANT, not {text!r}")
-    return text
-
-
 def listed(one: Parser, what: str = "") -> Parser:
     """A parser of several values, with commas or slashes between them. `what` they are, for errors."""
 

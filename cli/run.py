@@ -27,12 +27,12 @@ from .report import ended_text, json_report, session_block, stats_block, times_b
 def run(own: Values) -> None:
     template, chat_params = chat_template_of(own), chat_params_of(own)
     output = Output()
-    path, argument = split_positionals(own.model_file or own.hf_repo, own.prompt_text, own.first, own.second)
+    path, argument = split_positionals(own.model_file or own.hf, own.prompt_text, own.first, own.second)
     system = checked_text(own.system, "the system prompt") if own.system else None
     _check(own, has_template=template is not None or chat_params != ChatParams())
     prepare_library(own)
     forced = forced_by_flags(own, None if own.seed == -1 else own.seed)
-    found = find(own, own.model_file if own.hf_repo else path, forced=forced)
+    found = find(own, own.model_file if own.hf else path, forced=forced)
     if system and (template or found.info.chat_template) is None:
         raise CommandError(f"{found.path} has no chat template, which a system prompt needs; leave out -sys")
     text = read_prompt(argument, own.prompt_file)

@@ -35,7 +35,7 @@ def serve(own: Values) -> None:
     forced = forced_by_flags(own)
     if forced:
         print_stderr("pymtp: acceptance is forced: the texts are not valid output of the model")
-    path = own.model_file if own.hf_repo else own.model_file or own.model
+    path = own.model_file if own.hf else own.model_file or own.model
     # the budget of the thinking is for chats alone
     found = find(own, path, forced=forced, reasoning_budget=-1)
     options = _context(found.options, own.n_slots, own.kv_unified, found.info.n_ctx_train)

@@ -71,7 +71,7 @@ TABLE: dict[str, list[Flag]] = {
         _flag("model_file", "-m --model MODEL", str,
               "GGUF file.  [default: the embedded model]", on=f"{_GENERATING} inspect"),
         _lists("model_file", "-m --model MODEL,...", parsers.paths, "GGUF files.  [default: the embedded model]"),
-        _place("hf_repo", "-hf --hf-repo USER/REPO[:QUANT]", parsers.repository,
+        _place("hf", "-hf --hf-repo USER/REPO[:QUANT]", str,
                "Model from Hugging Face, downloaded once. QUANT defaults to Q4_K_M, else Q8_0, else the first file."),
         _place("offline", "--offline", help="With -hf: use an earlier download, no network."),
         _flag("n_gpu_layers", "-ngl --gpu-layers --n-gpu-layers N|auto|all", parsers.gpu_layers,
@@ -416,7 +416,7 @@ TABLE: dict[str, list[Flag]] = {
 }
 
 BASIC = {
-    "model_file", "hf_repo", "n_gpu_layers", "n_threads", "n_ctx", "temperature", "seed", "prompt_text", "prompt_file",
+    "model_file", "hf", "n_gpu_layers", "n_threads", "n_ctx", "temperature", "seed", "prompt_text", "prompt_file",
     "system", "max_tokens", "quiet", "as_json", "color", "draft", "draft_model", "draft_max", "n_prompt", "n_gen",
     "n_repeat", "prompts", "form", "plot", "compare", "resume", "host", "port", "n_slots", "aliases",
     "api_keys", "output", "type", "help",
