@@ -85,14 +85,6 @@ def test_what_is_right_is_checked_once_without_a_word(monkeypatch: pytest.Monkey
     assert [path.name for path in tmp_path.iterdir()] == ["devices.json"]
 
 
-def test_what_llama_cpp_computes_wrong_too_is_named_and_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    wrong = operations.Operation(WRONG, 0.5, 0.0, is_right=False)
-    monkeypatch.setattr(seen, "check_operations", lambda device: [wrong])
-    with pytest.warns(match=f"CPU computes {WRONG} wrong: llama.cpp's own kernels do, too"):
-        seen.check_seen([host_device()], tmp_path / "devices.json")
-    assert uses_own_kernels()
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", "5", '{"a": 5}', '{"a": [["b"]], "c": [[], [], []]}'])
 def test_a_damaged_file_is_written_again(text: str, tmp_path: Path) -> None:
     file = tmp_path / "devices.json"
@@ -116,7 +108,7 @@ def test_what_cannot_be_checked_or_kept_is_no_error(monkeypatch: pytest.MonkeyPa
 def test_a_load_looks_at_its_devices(monkeypatch: pytest.MonkeyPatch, embedded_model: Path, tmp_path: Path) -> None:
     file = tmp_path / "devices.json"
     monkeypatch.setattr(seen, "_file", lambda: file)
-    seen._write(file, {seen._key(host_device()): seen.Found((WRONG,))})
+    seen._write(file, {seen._key(host_device()): [WRONG]})
     with pytest.warns(match=WRONG), Model(embedded_model, n_ctx=256, draft_max=3) as model:
         assert "".join(model.generate("def f(n):", temperature=0, max_tokens=20))
         assert not uses_own_kernels()

@@ -1,17 +1,17 @@
 """Devices are checked once: before the first load to one that no load of this build has seen.
 
-Owns the file of what was found, and turns pymtp's kernels off on a device that computes wrong with them, but not with
-llama.cpp's. Knows no model.
+Owns the file of what was found, and turns off pymtp's kernels where they are wrong. Knows no model.
 """
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from pymtp.binding.library import PIN, SERIES, lib
 from pymtp.binding.status import check
@@ -21,19 +21,6 @@ from pymtp.placement.devices import cpu_features, describe
 from pymtp.placement.operations import check_operations
 
 _DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"))
-
-
-class Found(NamedTuple):
-    """Operations that a device computes wrong."""
-
-    own: tuple[str, ...] = ()
-    """With pymtp's kernels."""
-    plain: tuple[str, ...] = ()
-    """With llama.cpp's alone; looked at where `own` are wrong."""
-
-    @property
-    def is_better_without(self) -> bool:
-        return len(self.plain) < len(self.own)
 
 
 def check_seen(devices: Sequence[Any], file: Path | None = None) -> None:
@@ -46,29 +33,17 @@ def check_seen(devices: Sequence[Any], file: Path | None = None) -> None:
     for device in devices:
         name, key = describe(device).name, _key(device)
         if key not in known:
+            _allow(device, allowed=True)
             try:
-                known[key] = _check(device)
+                known[key] = [each.name for each in check_operations(device) if not each.is_right]
             except BackendError:  # no memory now: the next load tries again
                 continue
             _write(file, known)
-        found = known[key]
-        _allow(device, allowed=not found.is_better_without)
-        if found.own:
-            where = "pymtp's kernels are off there" if found.is_better_without else "llama.cpp's own kernels do, too"
-            text = f"{name} computes {', '.join(found.own)} wrong: {where}; please report it (pymtp doctor)"
-            warnings.warn(text, stacklevel=3)
-
-
-def _check(device: Any) -> Found:
-    _allow(device, allowed=True)
-    if not (own := _wrong(device)):
-        return Found()
-    _allow(device, allowed=False)
-    return Found(own, _wrong(device))
-
-
-def _wrong(device: Any) -> tuple[str, ...]:
-    return tuple(each.name for each in check_operations(device) if not each.is_right)
+        wrong = known[key]
+        _allow(device, allowed=not wrong)
+        if wrong:
+            off = "pymtp's kernels are off there; please report it (pymtp doctor)"
+            warnings.warn(f"{name} computes {', '.join(wrong)} wrong: {off}", stacklevel=3)
 
 
 def _allow(device: Any, *, allowed: bool) -> None:
@@ -88,15 +63,15 @@ def _file() -> Path:
     return user_cache_path("pymtp", appauthor=False) / "devices.json"
 
 
-def _read(file: Path) -> dict[str, Found]:
-    """What is remembered; nothing where the file cannot be read, or is not one of ours."""
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        return {str(key): Found(*map(tuple, found)) for key, found in json.loads(file.read_text("utf-8")).items()}
+def _read(file: Path) -> dict[str, list[str]]:
+    """What is remembered: operations that devices compute wrong. Nothing where the file is not one of ours."""
+    with suppress(OSError, ValueError):
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, list[str]])
     return {}
 
 
-def _write(file: Path, known: dict[str, Found]) -> None:
+def _write(file: Path, known: dict[str, list[str]]) -> None:
     """Remember; where nothing can be written, the next process checks again."""
     with suppress(OSError, StateError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        snapshot.write(file, json.dumps(known, indent=1).encode())
+        snapshot.write(file, msgspec.json.encode(known))
