@@ -12,7 +12,6 @@ import inspect
 import re
 import textwrap
 from dataclasses import MISSING, fields, is_dataclass
-from enum import Enum
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ SECTIONS = {
         *("Model", "ModelSlots", "ModelAdapters"),
         *("Generation", "Batch", "Conversation", "Answer", "Stats"),
     ),
-    "Parameters": ("ModelParams", "ContextParams", "DraftParams", "GenerationParams", "SamplingParams", "PlainReason"),
+    "Parameters": ("ModelParams", "ContextParams", "DraftParams", "GenerationParams", "SamplingParams"),
     "Chat templates": (
         *("ChatTemplate", "ChatParams", "ChatPrompt"),
         *("ChatParser", "ChatMessage", "ChatDelta", "ToolCall", "ToolCallDelta"),
@@ -88,10 +87,8 @@ def _entry(name: str, value: Any) -> str:
 
 
 def _fields(value: type) -> list[str]:
-    """Fields of a dataclass or NamedTuple, and members of an enum, with the strings that stand below them."""
+    """Fields of a dataclass or NamedTuple, with the strings that stand below them."""
     notes = strings_below(value)
-    if issubclass(value, Enum):
-        return [_row(member.name, member.value) for member in value]
     if is_dataclass(value):
         return [
             _row(f"{each.name} = {_default(each)}" if _default(each) else each.name, notes.get(each.name, ""))

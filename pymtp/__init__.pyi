@@ -18,7 +18,6 @@ from pymtp.drafting.interface import DraftOutcome as DraftOutcome
 from pymtp.drafting.interface import DraftRequest as DraftRequest
 from pymtp.drafting.interface import Proposal as Proposal
 from pymtp.drafting.params import DraftParams as DraftParams
-from pymtp.drafting.params import PlainReason as PlainReason
 from pymtp.engine.context import ContextParams as ContextParams
 from pymtp.engine.session import Chunk as Chunk
 from pymtp.engine.session import Session as Session

@@ -20,7 +20,7 @@ from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.choice import DraftChoice, choose_drafter, without_runnable_heads
 from pymtp.drafting.draft_vocab import AutoDraftVocab, parse_draft_vocab
 from pymtp.drafting.lookup import EarlierTexts
-from pymtp.drafting.params import DraftParams, PlainReason, StrPath
+from pymtp.drafting.params import DraftParams, StrPath
 from pymtp.engine.context import ContextParams
 from pymtp.engine.cores import n_cores
 from pymtp.engine.session import Session
@@ -109,8 +109,6 @@ class Model:
         self._free: weakref.finalize[..., Any] = weakref.finalize(self, weights.close)
         if choice.uses_heads and (obstacle := weights.draft_obstacle):
             choice = without_runnable_heads(self.info, self.params.drafting, obstacle)
-        self.plain_reason: PlainReason | None = choice.reason
-        """Why it decodes plainly; None: it drafts."""
         self.draft_note: str | None = choice.note
         """One line for people: why a model with MTP heads decodes plainly, or None."""
         self.session = _open_session(weights, self.params, choice)

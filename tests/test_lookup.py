@@ -13,7 +13,7 @@ import pytest
 from fake_session import FakeSession
 from families import FAMILIES
 from machine import needs_exact_texts
-from pymtp import Model, PlainReason, SamplingParams
+from pymtp import Model, SamplingParams
 from pymtp.acceptance.interface import MATCH, Acceptance, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.drafting.choice import longest_draft
@@ -441,9 +441,9 @@ def test_lookup_is_chosen_whatever_heads_there_are(tmp_path: Path) -> None:
     for draft_max, n_draft in (("auto", 16), (3, 3)):
         with Model(path, draft="lookup", draft_max=draft_max, n_ctx=64, n_threads=1) as model:  # type: ignore[arg-type]
             assert (model.draft_max, model.session.n_draft_max) == (draft_max, n_draft)
-            assert (model.session.n_heads, model.plain_reason) == (0, None)
+            assert (model.session.n_heads, model.draft_note) == (0, None)
     with Model(path, draft="lookup", draft_max=0, n_ctx=64, n_threads=1) as model:
-        assert (model.draft_max, model.plain_reason) == (0, PlainReason.ASKED)
+        assert (model.draft_max, model.draft_note) == (0, None)
 
 
 def test_the_longest_draft_of_each_kind() -> None:

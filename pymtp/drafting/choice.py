@@ -1,4 +1,4 @@
-"""Which drafter a model gets, or why it decodes plainly.
+"""Which drafter a model gets, and what people should know where it is not the heads.
 
 Knows what files say and what was asked for; loads nothing.
 """
@@ -9,7 +9,7 @@ from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.interface import Drafter, NoDrafter
 from pymtp.drafting.lookup import EarlierTexts, LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.params import DraftParams, PlainReason, StrPath
+from pymtp.drafting.params import DraftParams, StrPath
 from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.errors import UnsupportedModel
 from pymtp.gguf.facts import GgufInfo, find_draft_model, model_facts
@@ -25,8 +25,6 @@ class DraftChoice(NamedTuple):
     drafter: type[Drafter]
     n_draft_max: int
     """Drafts that a round can verify; 0: plain decoding."""
-    reason: PlainReason | None = None
-    """Why the model decodes plainly; None: it drafts."""
     note: str | None = None
     """One line for people, where they did not get the heads that they may expect."""
     adds_lookup: bool = False
@@ -69,16 +67,12 @@ def choose_drafter(path: StrPath, params: DraftParams) -> tuple[GgufInfo, DraftC
     if not isinstance(params.draft, str):
         return info, DraftChoice(params.draft, n_draft_max if params.draft.traits.needs_rollback else 0)
     if n_draft_max == 0 or params.draft == "none":
-        return info, _plain(PlainReason.ASKED)
+        return info, DraftChoice(NoDrafter, 0)
     if params.draft == "lookup":
         return info, DraftChoice(LookupDrafter, n_draft_max)
     if info.has_heads:
         return info, DraftChoice(MtpDrafter, n_draft_max, adds_lookup=params.draft_lookup != "off")
-    if problem:
-        return info, _without_heads(params, PlainReason.UNCLEAR_SIDE_FILE, problem)
-    if info.n_heads_declared == 0:
-        return info, _without_heads(params, PlainReason.NO_HEADS)
-    return info, _without_heads(params, PlainReason.MISSING_TENSORS, _no_heads(info))
+    return info, _without_heads(params, problem or (_no_heads(info) if info.n_heads_declared else None))
 
 
 def longest_draft(params: DraftParams) -> int:
@@ -96,18 +90,14 @@ def without_runnable_heads(info: GgufInfo, params: DraftParams, obstacle: str) -
     reason = f"the pinned llama.cpp cannot run the {what} of this {info.architecture} model ({obstacle})"
     if params.draft == "mtp":
         raise UnsupportedModel(f"{info.path}: {reason}; use --draft none")
-    return _without_heads(params, PlainReason.NOT_RUNNABLE, reason)
+    return _without_heads(params, reason)
 
 
-def _without_heads(params: DraftParams, reason: PlainReason, why: str | None = None) -> DraftChoice:
+def _without_heads(params: DraftParams, why: str | None) -> DraftChoice:
     """Lookup drafts where the length adapts; a number of drafts in each round is meant for heads."""
     if params.draft_lookup != "off" and params.draft_max == "auto":
         return DraftChoice(LookupDrafter, AUTO_DRAFT_MAX, note=f"{why}: drafts by lookup only" if why else None)
-    return _plain(reason, why)
-
-
-def _plain(reason: PlainReason, why: str | None = None) -> DraftChoice:
-    return DraftChoice(NoDrafter, 0, reason, f"{why}: plain decoding" if why else None)
+    return DraftChoice(NoDrafter, 0, f"{why}: plain decoding" if why else None)
 
 
 def _no_heads(info: GgufInfo) -> str:

@@ -1,9 +1,8 @@
-"""What drafts, and how much: the user's parameters, checked, and why a model decodes plainly instead."""
+"""What drafts, and how much: the user's parameters, checked."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Literal, get_args
 
 from pymtp.documented import documented
@@ -65,13 +64,3 @@ class DraftParams:
     def wants_heads(self) -> bool:
         """Whether the model's heads are to draft, if there are any."""
         return self.draft in ("auto", "mtp") and self.draft_max != 0
-
-
-class PlainReason(Enum):
-    """Why a model decodes plainly."""
-
-    ASKED = "it was asked to (draft none, or draft_max 0)"
-    NO_HEADS = "the file declares no MTP heads"
-    MISSING_TENSORS = "the file declares MTP heads and holds no tensors of them"
-    UNCLEAR_SIDE_FILE = "no file next to the model fits as its heads, or several do"
-    NOT_RUNNABLE = "the pinned llama.cpp cannot run these heads"
