@@ -69,15 +69,13 @@ def measure(
     results: Results,
     *,
     texts: Sequence[Text] = BUILT_IN,
-    on_load: Callable[[float], object] | None = None,
     on_step: OnStep = lambda step: None,
     journal: Journal | None = None,
 ) -> Iterator[Sample]:
     """Run all of `experiment` and add the samples to `results`; yields each sample as it is measured.
 
-    Prompts are `texts`, or random tokens if an arm's acceptance is forced. `on_load` is called with the share of a
-    model that is loaded, `on_step` before each step. Turns in `journal` are taken from there, and new ones are added to
-    it. Raises what Model and Batch.submit raise.
+    Prompts are `texts`, or random tokens if an arm's acceptance is forced. `on_step` is called before each step. Turns
+    in `journal` are taken from there, and new ones are added to it. Raises what Model and Batch.submit raise.
     """
     results.tests = list(experiment.tests)
     for variant in experiment.variants:
@@ -103,7 +101,7 @@ def measure(
                 continue  # only prompts are measured without MTP
             on_step(Step(f"loading {variant.path.name}" + (", with MTP" if mode == "mtp" else "")))
             n_draft = experiment.draft_max if mode == "mtp" else 0
-            with _load(variant, n_ctx, n_draft, on_load, by_heads=info.has_heads) as model:
+            with _load(variant, n_ctx, n_draft, by_heads=info.has_heads) as model:
                 if model.room_note:
                     results.note(f"{variant.path.name}: {model.room_note}")
                 if mode == "mtp" and model.draft_note:
@@ -239,9 +237,7 @@ def _prepare(variant: Variant, experiment: Experiment, texts: Sequence[Text]) ->
     return [_Work(test, prefix_for(test, prompts), prompts_for(test, prompts)) for test in experiment.tests]
 
 
-def _load(
-    variant: Variant, n_ctx: int, draft_max: int, on_load: Callable[[float], object] | None, *, by_heads: bool
-) -> Model:
+def _load(variant: Variant, n_ctx: int, draft_max: int, *, by_heads: bool) -> Model:
     draft: Literal["auto", "lookup", "none"] = ("auto" if by_heads else "lookup") if draft_max else "none"
     return Model(
         variant.path,
@@ -255,7 +251,6 @@ def _load(
         draft_max=draft_max,
         draft_vocab=variant.draft_vocab if draft_max else None,
         mtp_context=variant.mtp_context,
-        on_load=on_load,
     )
 
 
