@@ -18,7 +18,7 @@ from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.template import ChatTemplate
 from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.choice import DraftChoice, choose_drafter, without_runnable_heads
-from pymtp.drafting.draft_vocab import AutoDraftVocab, parse_draft_vocab
+from pymtp.drafting.draft_vocab import parse_draft_vocab
 from pymtp.drafting.lookup import EarlierTexts
 from pymtp.drafting.params import DraftParams, StrPath
 from pymtp.engine.context import ContextParams
@@ -95,7 +95,7 @@ class Model:
         self.info, choice = choose_drafter(path, self.params.drafting)
         """The facts in the headers of the files."""
         _check_choice(self.info, self.params, choice)
-        auto_vocab, tokens = parse_draft_vocab(self.params.drafting.draft_vocab, self.info.n_vocab)
+        tokens = parse_draft_vocab(self.params.drafting.draft_vocab, self.info.n_vocab)
         asked, target = self.params.model, LoadTarget(self.params.model, self.info)
         plan = plan_memory(self.info, self.params, choice, target)
         self.params = plan.params
@@ -120,7 +120,7 @@ class Model:
             _ = self.chat_template  # what is not Jinja shows at once
         self.projector = self._load_projector(weights)
         """What turns images into rows of embeddings; None: the model takes no images."""
-        self._start(weights, choice, auto_vocab if self.session.n_heads else None)
+        self._start(weights, choice)
         self.slots = ModelSlots(self._loop, self._scheduler.admission, self.session)
         """What the cache holds of texts that have ended: saved, restored, emptied. See ModelSlots."""
         self.adapters = ModelAdapters(self._loop, self._scheduler.admission.adapters, weights.adapters)
@@ -132,7 +132,7 @@ class Model:
             return None
         return Projector(weights.model, self.vocabulary, params, self.params.context.n_threads or n_cores())
 
-    def _start(self, weights: Weights, choice: DraftChoice, auto_vocab: AutoDraftVocab | None) -> None:
+    def _start(self, weights: Weights, choice: DraftChoice) -> None:
         session, traits = self.session, choice.drafter.traits
         adapters = ", ".join(adapter.path.name for adapter in weights.adapters)
         name = self.info.path.name + (f" with {adapters}" if adapters else "")
@@ -152,7 +152,6 @@ class Model:
             session,
             drafter,
             policy=policy,
-            draft_vocab=auto_vocab,
             earlier=earlier,
             adapters=Adapters(session, weights.adapters),
         )

@@ -11,7 +11,6 @@ import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
 from jobs import Ready, Report
-from pymtp.drafting.draft_vocab import AutoDraftVocab
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.pick import DraftLength
 from pymtp.drafting.policy import DraftPolicy, PassCosts
@@ -567,23 +566,6 @@ def test_a_generations_time_is_drafting_verifying_and_sampling() -> None:
     submit(work, *(sequence(session, [1, 2, 3], 20) for _ in range(2)))
     run(work)
     assert work.stats.verify_s - before == pytest.approx((len(session.passes) - n_passes - 1) / 2)
-
-
-def test_a_limit_of_the_vocabulary_moves_with_the_text_but_not_where_it_would_change_it() -> None:
-    class Halved(AutoDraftVocab):
-        @property
-        def limit(self) -> int:
-            return self.limits[-1] // 2
-
-    session = FakeSession()
-    work = Scheduler(session, MtpDrafter(session), draft_vocab=Halved(N_VOCAB))  # type: ignore[arg-type]
-    one, two = (sequence(session, [1, 2, n], 20) for n in range(2))
-    two.params = GenerationParams(SamplingParams(temperature=1, seed=1), draft_pick="sample")
-    for each, limit in ((one, N_VOCAB // 2), (two, N_VOCAB)):
-        submit(work, each)
-        run(work)
-        assert session.n_draft_vocab == limit
-    assert texts(one, two) == [plain_text([1, 2, n], 20) for n in range(2)]
 
 
 def test_two_conversations_keep_their_slots() -> None:

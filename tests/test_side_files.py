@@ -233,7 +233,7 @@ def test_trimmed_heads_keep_the_type_of_their_output(tmp_path: Path) -> None:
         assert text(two) == text(one)
 
 
-@pytest.mark.parametrize("option", [{"draft_vocab": 64}, {"draft_vocab": "auto"}, {"draft_head_type": "q8_0"}])
+@pytest.mark.parametrize("option", [{"draft_vocab": 64}, {"draft_head_type": "q8_0"}])
 def test_trimmed_heads_are_not_limited_any_further(apart: tuple[Path, Path, Path], option: dict[str, object]) -> None:
     _, trunk, heads = apart
     trimmed = heads.with_name("trimmed.gguf")

@@ -74,12 +74,9 @@ class Admission:
             each.clear()
         return jobs
 
-    def admit(self) -> list[TokenSequence]:
-        """Give free slots to the jobs that have waited longest: first to those whose slot was taken from them.
-
-        Returns their sequences.
-        """
-        admitted = []
+    def admit(self) -> None:
+        """Give free slots to the jobs that have waited longest: first to those whose slot was taken from them."""
+        n_before = len(self.running)
         while self.slots.has_free and (found := self._next()):
             job, sequence, _ = found
             scope = self.adapters.scope(job.cache_scope, self.adapters.current)
@@ -88,10 +85,8 @@ class Admission:
             # before anything that can fail: whoever ends all jobs has to find it
             self.running[slot] = found
             sequence.n_decoded = sequence.n_cached = self.slots.take(slot, keys, scope=scope)
-            admitted.append(sequence)
-        if admitted:
+        if len(self.running) > n_before:
             self._reduce_logits()
-        return admitted
 
     def release(self, slot: int) -> None:
         """Free the slot of a sequence that has ended."""

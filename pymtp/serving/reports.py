@@ -3,14 +3,11 @@
 Owns the counts of all sequences, and what has not been reported yet. Must not know which sequences run next.
 """
 
-from collections.abc import Iterable
-
-from pymtp.drafting.draft_vocab import AutoDraftVocab
 from pymtp.drafting.policy import DraftPolicy
 from pymtp.engine.session import Session
 from pymtp.serving.passes import PassResult
 from pymtp.serving.request import Request
-from pymtp.serving.sequence import ShareResult, TokenSequence
+from pymtp.serving.sequence import ShareResult
 from pymtp.serving.statistics import Stats
 
 REPORT_INTERVAL_S, REPORT_INTERVAL_MAX_S = 0.01, 0.03
@@ -19,8 +16,6 @@ some 100 us of a CPU that computes passes: of a small model's passes that is a t
 reported one by one. (nano-glm, 2 cores; bench/serve.py)"""
 REPORT_SHARE_S = 0.002
 """The part of the interval that each sequence adds: 500 reports a second in all."""
-N_PROMPT_TOKENS = 256
-"""Tokens of a prompt that show which ones are frequent."""
 
 
 class Reports:
@@ -58,41 +53,16 @@ class Reports:
             _add(self.stats, each, result, each.n_rows / n_rows)
 
 
-class DraftTuning:
-    """Has the policy of drafting and the draft vocabulary learn from passes."""
-
-    def __init__(self, session: Session, policy: DraftPolicy | None, vocab: AutoDraftVocab | None) -> None:
-        self._session, self._policy, self._vocab = session, policy, vocab
-        self._limit = session.n_vocab
-
-    def observe_prompts(self, sequences: Iterable[TokenSequence]) -> None:
-        """Note the prompts of sequences that begin."""
-        if self._vocab and (began := list(sequences)):
-            for sequence in began:
-                self._vocab.note_tokens(sequence.history[-N_PROMPT_TOKENS:])
-            self._limit = self._vocab.limit
-
-    def limit_drafts(self, running: Iterable[TokenSequence]) -> None:
-        """Before a pass: draft from the part of the vocabulary that recent texts need."""
-        if self._vocab:
-            # what came before must not change a text that has to be reproducible
-            limit = self._session.n_vocab if any(each.params.is_reproducible for each in running) else self._limit
-            if limit != self._session.n_draft_vocab:
-                self._session.limit_drafts(limit)
-
-    def observe(self, result: PassResult) -> None:
-        """After a pass. One that took prompts, built a graph first, or let heads catch up is not typical of rounds."""
-        rounds, spent = result.rounds, result.spent
-        if not (self._session.n_draft_max and rounds) or any(each.share.of_prompt for each in rounds):
-            return
-        n, n_steps = len(rounds), max(each.proposal.n_steps for each in rounds)
-        is_typical = not spent.n_builds and not any(each.proposal.catches_up for each in rounds)
-        if self._policy and is_typical:
-            rows = [each.n_rows for each in rounds]
-            n_rows = n * max(rows) if self._session.needs_equal_rows else sum(rows)
-            self._policy.costs.observe(n_steps, n_rows, n, result.seconds * 1000)
-        if self._vocab:
-            self._vocab.note_tokens(token for each in rounds for token in each.tokens)
+def observe_costs(policy: DraftPolicy, session: Session, result: PassResult) -> None:
+    """Have the policy learn what a pass costs, unless it took prompts, built a graph first, or let heads catch up."""
+    rounds = result.rounds
+    if not (session.n_draft_max and rounds) or any(each.share.of_prompt for each in rounds):
+        return
+    n, n_steps = len(rounds), max(each.proposal.n_steps for each in rounds)
+    if not result.spent.n_builds and not any(each.proposal.catches_up for each in rounds):
+        rows = [each.n_rows for each in rounds]
+        n_rows = n * max(rows) if session.needs_equal_rows else sum(rows)
+        policy.costs.observe(n_steps, n_rows, n, result.seconds * 1000)
 
 
 def _add(stats: Stats, each: ShareResult, result: PassResult, share: float) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from pymtp.drafting.draft_vocab import AutoDraftVocab
 from pymtp.drafting.interface import Drafter
 from pymtp.drafting.lookup import EarlierTexts
 from pymtp.drafting.policy import DraftPolicy
@@ -17,7 +16,7 @@ from pymtp.errors import ContextFull, PymtpError
 from pymtp.serving.adapters import Adapters
 from pymtp.serving.admission import Admission
 from pymtp.serving.passes import Passes, PassResult
-from pymtp.serving.reports import DraftTuning, Reports
+from pymtp.serving.reports import Reports, observe_costs
 from pymtp.serving.request import Request
 from pymtp.serving.sequence import Share, ShareResult
 
@@ -36,7 +35,6 @@ class Scheduler:
         drafter: Drafter,
         *,
         policy: DraftPolicy | None = None,
-        draft_vocab: AutoDraftVocab | None = None,
         earlier: EarlierTexts | None = None,
         adapters: Adapters | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -46,7 +44,7 @@ class Scheduler:
         self._reports = Reports()
         self.stats = self._reports.stats
         """Counts and times of all sequences. A pass's time is shared out between them by their rows."""
-        self._tuning = DraftTuning(session, policy, draft_vocab)
+        self._session, self._policy = session, policy
         self._uncounted: PassResult | None = None
 
     @property
@@ -84,11 +82,10 @@ class Scheduler:
         A sequence for which the cache has no room ends with its `error` set; the others continue. Any other error is
         raised; `fail` is all that can follow.
         """
-        self._tuning.observe_prompts(self.admission.admit())
+        self.admission.admit()
         shares = self.plan()
         if not shares:
             return
-        self._tuning.limit_drafts(running.sequence for running in self.admission.running.values())
         result = self._passes.run(shares, meanwhile=self.report)
         self._apply(result)
         if any(share.of_prompt or share.sequence.finish_reason or share.sequence.error for share in shares):
@@ -103,7 +100,8 @@ class Scheduler:
         result, self._uncounted = self._uncounted, None
         if result:
             self._reports.count(result)
-            self._tuning.observe(result)
+            if self._policy:
+                observe_costs(self._policy, self._session, result)
         self._reports.send(self._passes.ended_at, len(self.admission.running))
 
     def _apply(self, result: PassResult) -> None:
