@@ -36,11 +36,6 @@ static ggml_backend_t mtp_backend_of(ggml_backend_dev_t dev, const std::vector<g
     return it == backends.end() ? nullptr : *it;
 }
 
-// What the graphs may take that are kept: a part of what the weights take, and enough for models of any size.
-static size_t mtp_graph_bytes_max(const llama_model & model) {
-    return std::clamp<size_t>(model.size() / 32, 64 << 20, 1 << 30);
-}
-
 // A single text's cache grows; that of several goes back and forth between sizes, as some of them begin again.
 static int32_t mtp_n_alike(const llama_cparams & cparams) {
     return 1 + std::min<int32_t>(cparams.n_seq_max, 7);
@@ -52,7 +47,7 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     batch(&ctx), planner(ctx, heads),
     graphs({ ctx.sched, ctx.gf_res_prev, ctx.gf_res_prev_active, ctx.backend_ptrs, ctx.backend_buft,
              ctx.cparams.op_offload, llama_context::sched_copy_experts, &ctx, [&ctx] { ctx.synchronize(); } },
-           mtp_n_alike(ctx.cparams), mtp_graph_bytes_max(ctx.model)),
+           mtp_n_alike(ctx.cparams)),
     trunk_outputs(ctx, counters.n_output_bytes, counters.t_trunk_us),
     draft_outputs(ctx, counters.n_output_bytes, counters.t_head_us) {
     images.resize(ctx.cparams.n_seq_max);

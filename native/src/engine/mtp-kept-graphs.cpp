@@ -4,11 +4,9 @@
 
 #include <algorithm>
 
-// Graphs that alternate stay, whatever they take.
-static constexpr size_t MTP_KEPT_GRAPHS_MIN = 8;
-
-// a tensor, and its places in the tables of the graph, the scheduler and the allocator, about
-static constexpr size_t MTP_BYTES_PER_NODE = 800;
+// Each takes some MB of the host's memory, and of a device's what it computes in, where that cannot be shared.
+static constexpr size_t MTP_SHARED_GRAPHS_MAX = 64;
+static constexpr size_t MTP_OTHER_GRAPHS_MAX  = 16;
 
 void mtp_kept_graphs::evict_oldest() {
     const auto oldest = std::min_element(graphs.begin(), graphs.end(),
@@ -41,7 +39,10 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
         victim->n_kv = n_kv;
         return *victim;
     }
-    while (graphs.size() >= MTP_KEPT_GRAPHS_MIN && kept_bytes() > n_bytes_max) {
+    if (!is_shared) {
+        is_shared = mtp_sched_can_share(home_sched());
+    }
+    if (graphs.size() >= (*is_shared ? MTP_SHARED_GRAPHS_MAX : MTP_OTHER_GRAPHS_MAX)) {
         evict_oldest();
     }
 
@@ -55,9 +56,6 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
     graph->sched.reset(ggml_backend_sched_new(const_cast<ggml_backend_t *>(context.backends.data()),
                                               const_cast<ggml_backend_buffer_type_t *>(context.bufts.data()),
                                               context.backends.size(), max_nodes, false, context.op_offload));
-    if (!is_shared) {
-        is_shared = mtp_sched_can_share(home_sched());
-    }
     if (*is_shared) {
         mtp_sched_share(graph->sched.get(), home_sched());
     }
@@ -87,14 +85,6 @@ size_t mtp_kept_graphs::buffer_bytes(ggml_backend_sched_t sched) const {
     size_t res = 0;
     for (auto * backend : context.backends) {
         res += sched ? ggml_backend_sched_get_buffer_size(sched, backend) : 0;
-    }
-    return res;
-}
-
-size_t mtp_kept_graphs::kept_bytes() const {
-    size_t res = compute_bytes() - buffer_bytes(home_sched());
-    for (const auto & graph : graphs) {
-        res += graph->max_nodes * MTP_BYTES_PER_NODE;
     }
     return res;
 }

@@ -46,10 +46,9 @@ struct mtp_context_parts {
 
 class mtp_kept_graphs {
   public:
-    // n_alike_max: how many graphs are kept that only differ in how many cells they look at. n_bytes_max: what all of
-    // them take, but for that memory, before the one that was used longest ago goes; a few stay whatever they take.
-    mtp_kept_graphs(const mtp_context_parts & context, int32_t n_alike_max, size_t n_bytes_max) :
-        context(context), n_alike_max(n_alike_max), n_bytes_max(n_bytes_max) {}
+    // n_alike_max: how many graphs are kept that only differ in how many cells they look at.
+    mtp_kept_graphs(const mtp_context_parts & context, int32_t n_alike_max) :
+        context(context), n_alike_max(n_alike_max) {}
 
     // The graph for a key: one that there is, else a new one with room for max_nodes, for which those that were used
     // longest ago may have to go. has_outputs: whether the graph gives logits or the like. reads_once: whether no weight
@@ -90,7 +89,6 @@ class mtp_kept_graphs {
   private:
     mtp_context_parts context;
     const int32_t     n_alike_max;
-    const size_t      n_bytes_max;
 
     std::vector<std::unique_ptr<mtp_kept_graph>> graphs;
     mtp_kept_graph                               own = {};
@@ -109,5 +107,4 @@ class mtp_kept_graphs {
 
     void   evict_oldest();
     size_t buffer_bytes(ggml_backend_sched_t sched) const;
-    size_t kept_bytes() const;
 };
