@@ -253,7 +253,7 @@ int32_t pymtp_session_draft(struct pymtp_session * session, int32_t step, int32_
 // All steps of a draft in one graph, each taking the most likely token of the step before. Rows as for step 0 of
 // pymtp_session_draft. drafts: [n_sequences, *n_steps], the sequences in the order of their last rows.
 // probs: the same shape, the probability of each draft (softmax of the head's logits); or NULL, which is cheaper.
-// *n_steps shrinks if the context has room for fewer. Leaves no logits.
+// *n_steps shrinks if the context has room for fewer, and the end of each row is undefined. Leaves no logits.
 int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_rows, const int32_t * token,
                                    const int32_t * pos, const int32_t * seq, int32_t * n_steps, int32_t * drafts,
                                    float * probs);

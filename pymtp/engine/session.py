@@ -180,8 +180,7 @@ class Session(DraftLimits, Snapshots):
         tokens = ffi.new("int32_t[]", size)
         likelihood = ffi.new("float[]", size) if probs else ffi.NULL
         check(lib.pymtp_session_draft_greedy(self._handle.native, *_rows_of(chunks), n, tokens, likelihood))
-        # rows begin n apart, not n_steps
-        rows = [slice(i * n[0], (i + 1) * n[0]) for i in range(len(chunks))]
+        rows = [slice(i * n_steps, i * n_steps + n[0]) for i in range(len(chunks))]
         drafts, likely = ffi.unpack(tokens, size), ffi.unpack(likelihood, size) if probs else []
         return [drafts[row] for row in rows], [likely[row] for row in rows]
 

@@ -272,14 +272,6 @@ pymtp_status mtp_engine::draft_greedy(const std::vector<mtp_row> & rows, int32_t
         fetch_picked(*res, n, n_asked, drafts + i_seq * n_asked, probs ? probs + i_seq * n_asked : nullptr);
         i_seq += n;
     }
-
-    // without the steps that did not fit
-    for (size_t i = 0; i < i_seq; ++i) {
-        std::copy_n(drafts + i * n_asked, *n_steps, drafts + i * *n_steps);
-        if (probs) {
-            std::copy_n(probs + i * n_asked, *n_steps, probs + i * *n_steps);
-        }
-    }
     return PYMTP_OK;
 }
 
