@@ -18,6 +18,7 @@ from families import FAMILIES
 from log_level import logged
 from machine import needs_no_gpu
 from pymtp import ContextParams, DraftParams, Model, ModelParams, SamplingParams
+from pymtp.errors import InvalidParameter
 from pymtp.options import Params
 from pymtp.placement import devices
 from pymtp.placement.places import Place
@@ -235,6 +236,15 @@ def test_a_context_that_nobody_asked_for_ends_where_the_hosts_memory_does(tiny: 
     assert n_ctx_of(0) == 1024
     assert n_ctx_of(free + MIB) == 256
     assert n_ctx_of(free + MIB, n_ctx=512) == 512
+
+
+def test_caches_for_which_the_host_has_no_room_are_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux would end the process that fills them."""
+    monkeypatch.setattr("pymtp.placement.plan.host_free_bytes", lambda: 300 * MIB)
+    options: dict[str, Any] = {"device": (), "n_ctx": 1 << 22, "n_threads": 1, "draft": "none"}
+    with pytest.raises(InvalidParameter, match=r"n_ctx must be smaller: .* take [\d.]+ GiB .* 0.3 GiB are free"):
+        Model(tiny, **options)
+    Model(tiny, **options | {"n_ctx": 512}).close()
 
 
 def test_a_cache_on_the_host_is_planned_there(

@@ -8,6 +8,7 @@ from functools import partial
 
 from pymtp.drafting.choice import DraftChoice, choose_drafter
 from pymtp.drafting.params import StrPath
+from pymtp.errors import InvalidParameter
 from pymtp.gguf.facts import GgufInfo, context_size
 from pymtp.gguf.model_file import read_model
 from pymtp.options import Params
@@ -17,6 +18,9 @@ from pymtp.placement.fit import fit, fit_context, is_open
 from pymtp.placement.places import Place
 from pymtp.placement.target import LoadTarget
 from pymtp.placement.weights import demand
+
+_SMALL_BYTES = 1 << 28
+"""Of caches that have room anywhere: to ask the host takes as long as to load a small model."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,14 @@ def plan_memory(info: GgufInfo, params: Params, choice: DraftChoice, target: Loa
     context = context if n_ctx is None else replace(context, n_ctx=n_ctx)
     planned = params._replace(model=model, context=context)
     return MemoryPlan(planned, places, memory, _note(params, planned, info.n_layer_all))
+
+
+def check_host(found: MemoryPlan) -> None:
+    """Raise InvalidParameter if the host has no room for its caches: Linux would end the process that fills them."""
+    needed = found.places[-1].cache_bytes if found.places else 0
+    if needed > _SMALL_BYTES and needed > (free := host_free_bytes()):
+        least = f"smaller: its caches take {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free"
+        raise InvalidParameter("n_ctx", least, value=found.memory.n_ctx)
 
 
 def _note(asked: Params, planned: Params, n_layer_all: int) -> str | None:

@@ -151,7 +151,7 @@ static std::string reason_in(const std::string & log, size_t at) {
 }
 
 static void create_context(pymtp_session & session, llama_model & model, const llama_context_params & cparams) {
-    mtp_memory_check(model, cparams);
+    mtp_memory_check_types(model, cparams);
     const pymtp_catch_asserts asserts;
 
     session.ctx = llama_init_from_model(&model, cparams);

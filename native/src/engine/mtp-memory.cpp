@@ -16,10 +16,6 @@
 #include "pymtp.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
-#include <limits>
-#include <map>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -263,20 +259,6 @@ llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_u
     return mtp_memory_place_both<llama_kv_cache_iswa_context>(iswa, *iswa->get_base(), *iswa->get_swa(), ubatch);
 }
 
-// ggml takes all of the host's memory for free; where the system says how much really is, believe that
-static size_t mtp_memory_host_available(size_t n_bytes) {
-    std::ifstream file("/proc/meminfo");
-    std::string   key;
-    size_t        kib;
-    while (file >> key >> kib) {
-        if (key == "MemAvailable:") {
-            return std::min(n_bytes, kib * 1024);
-        }
-        file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-    }
-    return n_bytes;
-}
-
 // Throws if a device cannot keep values of a type in heads of n. llama.cpp asks for whole blocks only where it uses flash
 // attention, and aborts where a device cannot write them.
 static void mtp_check_type(ggml_backend_dev_t device, const char * name, ggml_type type, int64_t n) {
@@ -298,54 +280,15 @@ static void mtp_check_type(ggml_backend_dev_t device, const char * name, ggml_ty
     }
 }
 
-void mtp_memory_check(const llama_model & model, const llama_context_params & params) {
-    const auto & hparams = model.hparams;
-
-    const uint64_t n_ctx = params.n_ctx > 0 ? params.n_ctx : hparams.n_ctx_train;
-    const uint64_t n_ubatch =
-        std::min<uint64_t>({ params.n_ubatch > 0 ? params.n_ubatch : params.n_batch, params.n_batch, n_ctx });
+void mtp_memory_check_types(const llama_model & model, const llama_context_params & params) {
+    const auto &   hparams = model.hparams;
+    auto * const   cpu     = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     const uint32_t n_layer = params.ctx_type == LLAMA_CONTEXT_TYPE_MTP_SHARED ? hparams.n_layer_all : hparams.n_layer();
-
-    auto * cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-
-    std::map<ggml_backend_dev_t, size_t> needed;
-
-    // the attention mask of one ubatch: F32 from the host, F16 for flash attention
-    needed[cpu] = n_ctx * n_ubatch * (sizeof(float) + sizeof(ggml_fp16_t));
-
     for (uint32_t il = 0; il < n_layer; ++il) {
-        if (!hparams.has_kv(il) || hparams.is_recr(il)) {
-            continue;
-        }
-        // a layer with sliding-window attention keeps its window and one ubatch of each sequence
-        const uint64_t n_window = (uint64_t) params.n_seq_max * hparams.n_swa + n_ubatch;
-        const uint64_t n_cells  = hparams.is_swa(il) && !params.swa_full ? std::min(n_ctx, n_window) : n_ctx;
-
-        const size_t n_bytes = ggml_row_size(params.type_k, hparams.n_embd_k_gqa(il)) +
-                               (hparams.is_mla() ? 0 : ggml_row_size(params.type_v, hparams.n_embd_v_gqa(il)));
-
-        auto * const device = params.offload_kqv ? model.dev_layer(il) : cpu;
-        needed[device] += n_cells * n_bytes;
-
-        mtp_check_type(device, "type_k (-ctk)", params.type_k, hparams.n_embd_head_k(il));
-        mtp_check_type(device, "type_v (-ctv)", params.type_v, hparams.n_embd_head_v(il));
-    }
-
-    for (const auto & [device, n_bytes] : needed) {
-        size_t free  = 0;
-        size_t total = 0;
-        ggml_backend_dev_memory(device, &free, &total);
-        if (device == cpu) {
-            free = mtp_memory_host_available(free);
-        }
-        // a device that does not know reports 0
-        if (total > 0 && n_bytes > free) {
-            constexpr double GiB = 1024.0 * 1024.0 * 1024.0;
-            char             text[256];
-            snprintf(text, sizeof(text),
-                     "a context of %u tokens needs %.1f GiB on %s, which has %.1f GiB free: use a smaller context (-c)",
-                     params.n_ctx, n_bytes / GiB, ggml_backend_dev_name(device), free / GiB);
-            throw std::runtime_error(text);
+        if (hparams.has_kv(il) && !hparams.is_recr(il)) {
+            auto * const device = params.offload_kqv ? model.dev_layer(il) : cpu;
+            mtp_check_type(device, "type_k (-ctk)", params.type_k, hparams.n_embd_head_k(il));
+            mtp_check_type(device, "type_v (-ctv)", params.type_v, hparams.n_embd_head_v(il));
         }
     }
 }

@@ -61,9 +61,8 @@ bool mtp_memory_drop(llama_memory_i * memory, llama_seq_id seq, llama_pos pos);
 // Cells for rows that heads run on; status FAILED_PREPARE if the cache is full.
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch);
 
-// Throws where the free memory of a device cannot hold its part of the K/V cache. An estimate: of the compute buffers
-// only the attention mask is counted.
-void mtp_memory_check(const llama_model & model, const llama_context_params & params);
+// Throws where a device cannot keep the types of the K/V cache.
+void mtp_memory_check_types(const llama_model & model, const llama_context_params & params);
 
 // of its caches
 std::vector<mtp_reservation *> mtp_memory_reservations(llama_memory_i * memory);
