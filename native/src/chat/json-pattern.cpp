@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
-// the characters that a class or a dot may stand for and JSON escapes, and what follows the backslash there
+// the characters that JSON escapes by name, and what follows the backslash there
 static constexpr struct {
     uint32_t     code;
     const char * written;
@@ -18,14 +18,15 @@ static constexpr struct {
     { '"', "\"" }, { '\\', "\\\\" }, { '\b', "b" }, { '\f', "f" }, { '\n', "n" }, { '\r', "r" }, { '\t', "t" },
 };
 
-static const char * const NOT_PLAIN = "\"\\\\\\x00-\\x1F"; // in a class
-
 bool json_is_plain(uint32_t code) {
     return code >= 0x20 && code != '"' && code != '\\';
 }
 
 std::string json_in_class(uint32_t code) {
-    if (code < 0x20 || strchr("\"\\[]^-", (int) std::min(code, (uint32_t) 'a'))) {
+    if (code == '-') {
+        return "\\-";
+    }
+    if (code < 0x20 || strchr("\"\\[]^", (int) std::min(code, (uint32_t) 'a'))) {
         char text[8];
         snprintf(text, sizeof(text), "\\x%02X", code);
         return text;
@@ -34,6 +35,8 @@ std::string json_in_class(uint32_t code) {
 }
 
 namespace {
+
+constexpr uint32_t CODE_MAX = 0x10FFFF;
 
 [[noreturn]] void refuse(const std::string & what) {
     throw std::invalid_argument(what);
@@ -88,50 +91,43 @@ class pattern_writer {
         }
     }
 
-    // The character at pos, which may be escaped. false: the converter does not know it either.
-    bool read(uint32_t & code) {
-        static const std::string same = "\\\"[]-^$.()|{}*+?";
-        const size_t             n    = pattern.size() - pos;
+    // The character at pos, which may be escaped. where: for what is refused
+    uint32_t read(const char * where) {
         if (pattern[pos] != '\\') {
             const auto found = common_parse_utf8_codepoint(pattern, pos);
             if (found.status != utf8_parse_result::SUCCESS) {
                 refuse("bytes that are no UTF-8");
             }
             pos += found.bytes_consumed;
-            code = found.codepoint;
-        } else if (n < 2) {
-            return false;
-        } else if (const char next = pattern[pos + 1]; strchr("trn", next)) {
-            code = next == 't' ? '\t' : next == 'r' ? '\r' : '\n';
-            pos += 2;
-        } else if (same.find(next) != std::string::npos) {
-            code = next;
-            pos += 2;
-        } else {
-            const size_t n_hex = next == 'x' ? 2 : next == 'u' ? 4 : next == 'U' ? 8 : 0;
-            if (n_hex == 0 || n < 2 + n_hex ||
-                !std::all_of(
-                    pattern.begin() + pos + 2, pattern.begin() + pos + 2 + n_hex,
-                    [](unsigned char digit) { return isxdigit(digit); })) {
-                return false;
-            }
-            code = std::stoul(pattern.substr(pos + 2, n_hex), nullptr, 16);
-            pos += 2 + n_hex;
+            return found.codepoint;
         }
-        if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) {
+        static const std::string same   = "\\\"[]-^$.()|{}*+?";
+        const std::string        escape = pattern.substr(pos, 2);
+        const char               next   = escape.size() > 1 ? escape[1] : '\0';
+        const size_t             n_hex  = next == 'x' ? 2 : next == 'u' ? 4 : next == 'U' ? 8 : 0;
+        const std::string        hex    = pattern.substr(std::min(pos + 2, pattern.size()), n_hex);
+        pos += escape.size() + hex.size();
+        if (next == 't' || next == 'r' || next == 'n') {
+            return next == 't' ? '\t' : next == 'r' ? '\r' : '\n';
+        }
+        if (next && same.find(next) != std::string::npos) {
+            return next;
+        }
+        if (n_hex == 0 || hex.size() < n_hex || hex.find_first_not_of("0123456789abcdefABCDEF") != std::string::npos) {
+            refuse("unsupported escape" + (where + (": " + escape)));
+        }
+        const uint32_t code = std::stoul(hex, nullptr, 16);
+        if (code > CODE_MAX || (code >= 0xD800 && code <= 0xDFFF)) {
             refuse("half of a surrogate pair, or a code beyond Unicode");
         }
-        return true;
+        return code;
     }
 
     // as it is, but in a group where it is more than a byte and is repeated
     void write_character() {
-        const size_t begin = pos;
-        uint32_t     code;
-        if (!read(code)) {
-            refuse("unsupported escape: " + pattern.substr(pos, 2));
-        }
-        std::string text = pattern.substr(begin, pos - begin);
+        const size_t   begin = pos;
+        const uint32_t code  = read("");
+        std::string    text  = pattern.substr(begin, pos - begin);
         if (!json_is_plain(code)) {
             const auto * const end = std::end(JSON_ESCAPES);
             const auto * const known =
@@ -150,89 +146,62 @@ class pattern_writer {
 
         std::vector<code_range> ranges;
         while (pos < pattern.size() && pattern[pos] != ']') {
-            code_range range;
-            if (!read(range.first)) {
-                refuse("unsupported escape in character class: " + pattern.substr(pos, 2));
-            }
-            range.last = range.first;
+            const uint32_t first = read(" in character class");
+            uint32_t       last  = first;
             if (pos + 1 < pattern.size() && pattern[pos] == '-' && pattern[pos + 1] != ']') {
                 ++pos;
-                if (!read(range.last)) {
-                    refuse("unsupported escape in character class: " + pattern.substr(pos, 2));
-                }
+                last = read(" in character class");
             }
-            if (range.last < range.first) {
+            if (last < first) {
                 refuse("a range from a character to one before it");
             }
-            ranges.push_back(range);
+            ranges.push_back({ first, last });
         }
         if (pos >= pattern.size()) {
             result += pattern.substr(begin); // has no end
             return;
         }
         ++pos;
-        if (excludes) {
-            write_all_but(ranges);
-        } else {
-            write_any_of(ranges, pattern.substr(begin, pos - begin));
-        }
+        write_any_of(excludes ? all_but(ranges) : ranges);
     }
 
-    static bool has(const std::vector<code_range> & ranges, uint32_t code) {
-        return std::any_of(ranges.begin(), ranges.end(),
-                           [&](const code_range & range) { return range.first <= code && code <= range.last; });
-    }
-
-    // of the characters that JSON escapes those that are among the ranges, or are not
-    static std::string escapes(const std::vector<code_range> & ranges, bool among) {
-        std::string res;
-        for (const auto & one : JSON_ESCAPES) {
-            res += has(ranges, one.code) == among ? one.written : "";
-        }
-        return res.empty() ? "" : "\\\\[" + res + "]";
-    }
-
-    static std::string in_class(const std::vector<code_range> & ranges) {
-        std::string res;
+    static std::vector<code_range> all_but(std::vector<code_range> ranges) {
+        std::sort(ranges.begin(), ranges.end(), [](const auto & a, const auto & b) { return a.first < b.first; });
+        ranges.push_back({ CODE_MAX + 1, CODE_MAX + 1 });
+        std::vector<code_range> res;
+        uint32_t                next = 0;
         for (const auto & range : ranges) {
-            res += json_in_class(range.first);
-            res += range.last > range.first ? "-" + json_in_class(range.last) : "";
+            if (range.first > next) {
+                res.push_back({ next, range.first - 1 });
+            }
+            next = std::max(next, range.last + 1);
         }
         return res;
     }
 
-    void write_all_but(const std::vector<code_range> & ranges) {
-        const std::string written = escapes(ranges, false);
-        result += "(?:[^" + (NOT_PLAIN + in_class(ranges)) + "]" + (written.empty() ? "" : "|" + written) + ")";
-    }
+    void write_any_of(const std::vector<code_range> & ranges) {
+        static constexpr code_range PLAIN[] = { { ' ', '!' }, { '#', '[' }, { ']', CODE_MAX } };
 
-    // text: the class as it is
-    void write_any_of(const std::vector<code_range> & ranges, const std::string & text) {
-        std::vector<code_range> plain;
+        std::string plain;
+        std::string escaped;
         for (const auto & range : ranges) {
-            uint32_t first = std::max(range.first, (uint32_t) 0x20);
-            for (const uint32_t odd : { (uint32_t) '"', (uint32_t) '\\' }) {
-                if (first <= odd && odd <= range.last) {
-                    if (first < odd) {
-                        plain.push_back({ first, odd - 1 });
-                    }
-                    first = odd + 1;
+            for (const auto & part : PLAIN) {
+                const uint32_t first = std::max(range.first, part.first);
+                const uint32_t last  = std::min(range.last, part.last);
+                if (first <= last) {
+                    plain += json_in_class(first) + (last > first ? "-" + json_in_class(last) : "");
                 }
             }
-            if (first <= range.last) {
-                plain.push_back({ first, range.last });
+            for (const auto & one : JSON_ESCAPES) {
+                escaped += range.first <= one.code && one.code <= range.last ? one.written : "";
             }
         }
-        const std::string written = escapes(ranges, true);
-        if (written.empty() && !plain.empty()) {
-            const bool same =
-                std::none_of(ranges.begin(), ranges.end(), [](const auto & one) { return one.first < 0x20; });
-            result += same ? text : "[" + in_class(plain) + "]";
-        } else if (!written.empty()) {
-            result += "(?:" + (plain.empty() ? "" : "[" + in_class(plain) + "]|") + written + ")";
-        } else {
+        if (plain.empty() && escaped.empty()) {
             refuse("a class in which there is nothing, or control characters without names");
         }
+        plain   = plain.empty() ? "" : "[" + plain + "]";
+        escaped = escaped.empty() ? "" : "\\\\[" + escaped + "]";
+        result += escaped.empty() ? plain : "(?:" + plain + (plain.empty() ? "" : "|") + escaped + ")";
     }
 };
 
