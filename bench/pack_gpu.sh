@@ -27,7 +27,7 @@ echo "$version" >"$folder/python-version"
 
 echo 'llama.cpp: the libraries and its own programs, unpatched'
 "$python" native/prepare_llama_cpp.py tree --tree "$scratch/llama.cpp" --cache build --source "$archive" \
-    --patches "$scratch/no-patches" --programs
+    --patches "$scratch/no-patches"
 rm "$scratch/llama.cpp/pymtp-stamp.json"
 tar -C "$scratch" -cf - llama.cpp | xz -6 >"$folder/llama.cpp.tar.xz"
 

@@ -9,23 +9,13 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-# What llama.cpp's CMakeLists.txt needs with common, tools, tests and examples off. It enters vendor/ always,
-# and of the libraries there only hash has sources that CMake wants to see. Of common chats need a part
-# (cmake/chat.cmake), and nlohmann's JSON; images need a part of tools/mtmd (cmake/images.cmake), and stb_image.
-NEEDED_FILES = (
-    *("CMakeLists.txt", "LICENSE", "vendor/*", "vendor/*/CMakeLists.txt", "vendor/stb/stb_image.h"),
-    *("tools/mtmd/*.cpp", "tools/mtmd/*.h", "tools/mtmd/models/*", "tools/mtmd/debug/mtmd-debug.h"),
-)
-NEEDED_FOLDERS = ("cmake", "common", "ggml", "include", "src", "vendor/hash", "vendor/nlohmann")
-
-# What llama.cpp's own programs need besides: their sources, without tests, models and the web pages.
-PROGRAM_FOLDERS = ("common", "examples", "pocs", "scripts", "tools", "vendor")
-PROGRAM_SUFFIXES = (".c", ".cpp", ".h", ".hpp", ".cmake", ".in")
-PROGRAM_NAMES = ("CMakeLists.txt", "LICENSE")
+# What the library and llama.cpp's own programs are built from: not its models, tests and pages.
+NEEDED_FILES = ("CMakeLists.txt", "LICENSE")
+NEEDED_FOLDERS = ("cmake", "common", "examples", "ggml", "include", "pocs", "scripts", "src", "tools", "vendor")
 
 
 class PrepareError(Exception):
@@ -73,23 +63,14 @@ class Pin:
 
 
 def is_needed(path: str) -> bool:
-    """Whether the library build needs this file (a path inside llama.cpp)."""
-    if path.startswith(tuple(folder + "/" for folder in NEEDED_FOLDERS)):
-        return True
-    # match() lets * span one level only
-    return any(PurePosixPath(path).match(p) and path.count("/") == p.count("/") for p in NEEDED_FILES)
+    """Whether a build needs this file (a path inside llama.cpp)."""
+    return path in NEEDED_FILES or path.partition("/")[0] in NEEDED_FOLDERS
 
 
-def is_of_programs(path: str) -> bool:
-    """Whether llama.cpp's own programs need this file besides."""
-    name = PurePosixPath(path)
-    return name.parts[0] in PROGRAM_FOLDERS and (name.suffix in PROGRAM_SUFFIXES or name.name in PROGRAM_NAMES)
-
-
-def tree_files(root: Path, wanted: Callable[[str], bool] = is_needed) -> dict[str, Path]:
-    """The wanted files below root, by their path inside llama.cpp, sorted."""
+def tree_files(root: Path) -> dict[str, Path]:
+    """The needed files below root, by their path inside llama.cpp, sorted."""
     found = {path.relative_to(root).as_posix(): path for path in root.rglob("*") if path.is_file()}
-    return {name: found[name] for name in sorted(found) if wanted(name)}
+    return {name: found[name] for name in sorted(found) if is_needed(name)}
 
 
 def tree_digest(root: Path) -> str:
@@ -137,7 +118,9 @@ def _pip_download(pin: Pin, folder: str) -> None:
 
 def unpack(source: Path, pin: Pin, target: Path) -> None:
     """Writes the needed files of an archive or a directory to target, and checks them against the pin."""
-    _write(_files(source, pin, is_needed), target)
+    if source.is_file():
+        check_archive(source, pin)
+    _write(_archive_files(source, pin) if source.is_file() else _folder_files(source, pin), target)
     found = tree_digest(target)
     if found != pin.tree:
         raise PrepareError(
@@ -152,7 +135,7 @@ def unpack_other(archive: Path, pin: Pin, target: Path) -> Pin:
         raise PrepareError(f"{archive} is no source archive of a package: give <name>-<version>.tar.gz")
     other = replace(pin, archive=archive.name, folder=_llama_cpp_folder(archive))
     other = replace(other, build=f"of {other.package} {other.version}")
-    _write(_archive_files(archive, other, is_needed), target)
+    _write(_archive_files(archive, other), target)
     return replace(other, sha256=hashlib.sha256(archive.read_bytes()).hexdigest(), tree=tree_digest(target))
 
 
@@ -164,13 +147,6 @@ def _llama_cpp_folder(archive: Path) -> str:
     raise PrepareError(f"{archive} holds no llama.cpp")
 
 
-def unpack_programs(source: Path, pin: Pin, target: Path) -> None:
-    """Adds the sources of llama.cpp's own programs to a tree. Those of a directory are not checked."""
-    _write(_files(source, pin, is_of_programs), target)
-    if not (target / "tools" / "CMakeLists.txt").is_file():
-        raise PrepareError(f"{source} holds no sources of llama.cpp's own programs; give {pin.archive}")
-
-
 def _write(files: Iterator[tuple[str, bytes]], target: Path) -> None:
     for name, content in files:
         path = target / name
@@ -179,27 +155,20 @@ def _write(files: Iterator[tuple[str, bytes]], target: Path) -> None:
             path.write_bytes(content)
 
 
-def _files(source: Path, pin: Pin, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    if source.is_file():
-        check_archive(source, pin)
-        return _archive_files(source, pin, wanted)
-    return _folder_files(source, pin, wanted)
-
-
-def _archive_files(archive: Path, pin: Pin, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+def _archive_files(archive: Path, pin: Pin) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(archive) as tar:
         for member in tar:
             name = member.name.removeprefix(pin.prefix)
-            if name != member.name and member.isfile() and wanted(name):
+            if name != member.name and member.isfile() and is_needed(name):
                 content = tar.extractfile(member)
                 assert content is not None
                 yield name, content.read()
 
 
-def _folder_files(folder: Path, pin: Pin, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
+def _folder_files(folder: Path, pin: Pin) -> Iterator[tuple[str, bytes]]:
     for root in (folder / pin.folder, folder):
         if (root / "src" / "llama.cpp").is_file():
-            for name, path in tree_files(root, wanted).items():
+            for name, path in tree_files(root).items():
                 yield name, path.read_bytes()
             return
     raise PrepareError(f"{folder} holds no llama.cpp sources; give {pin.archive} or an unpacked copy of it")

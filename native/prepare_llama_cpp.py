@@ -5,7 +5,6 @@ are the files that differ copied to the tree, so that a changed patch rebuilds w
 The tree carries a stamp (series hash, digest of the result); where either differs everything starts over.
 
     python native/prepare_llama_cpp.py tree --tree DIR --cache DIR [--source ARCHIVE_OR_DIR] [--patches DIR]
-                                            [--programs]
     python native/prepare_llama_cpp.py fetch --cache DIR
 """
 
@@ -15,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from llama_cpp_source import Pin, PrepareError, fetch_archive, sync, tree_digest, unpack, unpack_programs
+from llama_cpp_source import Pin, PrepareError, fetch_archive, sync, tree_digest, unpack
 from patch_series import apply, patch_paths, series_hash
 
 NATIVE = Path(__file__).resolve().parent
@@ -24,12 +23,10 @@ PATCHES = NATIVE / "patches"
 STAMP = "pymtp-stamp.json"
 
 
-def prepare(
-    tree: Path, source: Path | None, cache: Path, pin: Path = PIN, patches: Path = PATCHES, *, programs: bool = False
-) -> bool:
-    """Brings the tree up to date, `programs`: with llama.cpp's own. Returns whether anything had to be done."""
+def prepare(tree: Path, source: Path | None, cache: Path, pin: Path = PIN, patches: Path = PATCHES) -> bool:
+    """Brings the tree up to date. Returns whether anything had to be done."""
     series = series_hash(pin, patches)
-    if is_current(tree, series, programs):
+    if is_current(tree, series):
         return False
     source = source or fetch_archive(Pin.read(pin), cache)
     tree.parent.mkdir(parents=True, exist_ok=True)
@@ -39,23 +36,15 @@ def prepare(
             apply(patch, Path(scratch))
         (tree / STAMP).unlink(missing_ok=True)  # a stamp must not outlive the tree that it describes
         sync(Path(scratch), tree)
-        if programs:
-            unpack_programs(source, Pin.read(pin), tree)
-        stamp = {
-            "series": series,
-            "tree": tree_digest(Path(scratch)),
-            "programs": programs,
-            "source": str(source.resolve()),
-        }
+        stamp = {"series": series, "tree": tree_digest(Path(scratch)), "source": str(source.resolve())}
     (tree / STAMP).write_text(json.dumps(stamp, indent=2) + "\n", "utf-8")
     return True
 
 
-def is_current(tree: Path, series: str, programs: bool = False) -> bool:
+def is_current(tree: Path, series: str) -> bool:
     try:
         stamp = json.loads((tree / STAMP).read_text("utf-8"))
-        has_all = stamp["series"] == series and (stamp["programs"] or not programs)
-        return bool(has_all and stamp["tree"] == tree_digest(tree))
+        return bool(stamp["series"] == series and stamp["tree"] == tree_digest(tree))
     except (OSError, ValueError, KeyError):
         return False
 
@@ -67,13 +56,12 @@ def main() -> int:
     parser.add_argument("--cache", type=Path, required=True, help="where a downloaded archive is kept")
     parser.add_argument("--source", type=Path, help="archive or directory to use instead of a download")
     parser.add_argument("--patches", type=Path, default=PATCHES, help="the series; a folder without any: none")
-    parser.add_argument("--programs", action="store_true", help="with the sources of llama.cpp's own programs")
     options = parser.parse_args()
     try:
         if options.action == "fetch":
             fetch_archive(Pin.read(PIN), options.cache)
         else:
-            prepare(options.tree, options.source, options.cache, patches=options.patches, programs=options.programs)
+            prepare(options.tree, options.source, options.cache, patches=options.patches)
     except PrepareError as error:
         print(error, file=sys.stderr)
         return 1

@@ -257,13 +257,13 @@ class Workshop:
         archive = self.folder / f"{name}.tar.gz"
         with tarfile.open(archive, "w:gz") as tar:
             tar.add(self.sources, f"{name}/vendor/llama.cpp")
-            extra = tarfile.TarInfo(f"{name}/vendor/llama.cpp/tools/main.cpp")
+            extra = tarfile.TarInfo(f"{name}/vendor/llama.cpp/models/vocab.gguf")
             tar.addfile(extra, io.BytesIO())
         return archive
 
-    def prepare(self, source: Path | None = None, *, programs: bool = False) -> bool:
+    def prepare(self, source: Path | None = None) -> bool:
         source = source or self.sources
-        return prepare_llama_cpp.prepare(self.tree, source, self.folder, self.pin_file, self.patches, programs=programs)
+        return prepare_llama_cpp.prepare(self.tree, source, self.folder, self.pin_file, self.patches)
 
     def times(self) -> dict[str, int]:
         return {name: path.stat().st_mtime_ns for name, path in tree_files(self.tree).items()}
@@ -297,22 +297,7 @@ def test_the_archive_gives_the_same_tree_as_the_directory(workshop: Workshop) ->
     workshop.write_patch("0001-hook.patch", HOOK + "\n")  # another series hash: starts over
     workshop.prepare(workshop.sources)
     assert tree_digest(workshop.tree) == from_archive
-    assert not (workshop.tree / "tools").exists()
-
-
-def test_programs_come_with_their_sources_and_nothing_else(workshop: Workshop) -> None:
-    with pytest.raises(PrepareError, match="holds no sources of llama.cpp's own programs"):
-        workshop.prepare(programs=True)
-    for name in ("tools/CMakeLists.txt", "tools/server/server.cpp", "tools/ui/page.svelte", "models/vocab.gguf"):
-        (workshop.sources / name).parent.mkdir(parents=True, exist_ok=True)
-        (workshop.sources / name).write_text("text\n")
-    assert workshop.prepare()
-    assert not (workshop.tree / "tools").exists()
-    assert workshop.prepare(programs=True)  # the tree is up to date but for them
-    found = {path.name for path in workshop.tree.rglob("*") if path.is_file()}
-    assert {"CMakeLists.txt", "server.cpp"} < found and not {"page.svelte", "vocab.gguf"} & found
-    assert workshop.read("src/llama.cpp") == "one\n2\nthree\n"
-    assert not workshop.prepare(programs=True) and not workshop.prepare()
+    assert not (workshop.tree / "models").exists()
 
 
 def test_preparing_again_does_nothing_and_keeps_the_times(workshop: Workshop) -> None:
