@@ -66,17 +66,12 @@ size_t sampler_draw(const llama_token_data_array & array, std::mt19937 & rng) {
 
 // --- building a chain
 
-static bool is_before(const llama_logit_bias & a, const llama_logit_bias & b) {
-    return a.token < b.token;
-}
-
 sampler_chain::sampler_chain(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params) :
     n_vocab(n_vocab), vocab(vocab), params(params) {
+    biases.resize(params.n_bias > 0 ? n_vocab : 0);
     for (int32_t i = 0; i < params.n_bias; ++i) {
-        biases.push_back({ params.bias_token[i], params.bias[i] });
+        biases[params.bias_token[i]] = params.bias[i];
     }
-    std::sort(biases.begin(), biases.end(), is_before);
-
     if (params.mirostat != 0) {
         stages.push_back({ PYMTP_STAGE_TEMPERATURE, llama_sampler_ptr(llama_sampler_init_temp(params.temp)) });
         picker.reset(
@@ -163,7 +158,7 @@ void sampler_chain::init_stage(int32_t i) {
 }
 
 void sampler_chain::find_cut() {
-    raises = std::any_of(biases.begin(), biases.end(), [](const llama_logit_bias & one) { return one.bias > 0.0f; });
+    raises = std::any_of(biases.begin(), biases.end(), [](float bias) { return bias > 0.0f; });
     n_cut  = 0;
     for (i_cut = 0; i_cut < stages.size(); ++i_cut) {
         switch (stages[i_cut].kind) {
@@ -207,7 +202,7 @@ int32_t sampler_chain::n_candidates(int32_t n_counted, int32_t n_repetitions) co
     if (i_cut == stages.size() || raises || params.is_full) {
         return 0;
     }
-    int64_t n = (n_cut > 0 ? n_cut : N_ABOVE) + (int64_t) biases.size(); // a top_k can be as large as its type allows
+    int64_t n = (n_cut > 0 ? n_cut : N_ABOVE) + (int64_t) params.n_bias; // a top_k can be as large as its type allows
     for (size_t i = 0; i < i_cut; ++i) {
         n += stages[i].kind == PYMTP_STAGE_PENALTIES ? n_counted : 0;
         n += stages[i].kind == PYMTP_STAGE_DRY ? n_repetitions : 0;
@@ -332,20 +327,10 @@ void sampler_chain::add_bias() {
     if (biases.empty()) {
         return;
     }
-    cur.sorted = false;
-    if (cur.size == (size_t) n_vocab) {
-        for (const auto & bias : biases) {
-            cur.data[bias.token].logit += bias.bias;
-        }
-        return;
-    }
     for (size_t i = 0; i < cur.size; ++i) {
-        const llama_logit_bias key = { cur.data[i].id, 0.0f };
-        const auto             it  = std::lower_bound(biases.begin(), biases.end(), key, is_before);
-        if (it != biases.end() && it->token == key.token) {
-            cur.data[i].logit += it->bias;
-        }
+        cur.data[i].logit += biases[cur.data[i].id];
     }
+    cur.sorted = false;
 }
 
 void sampler_chain::add_penalties(const sampler_history & history) {

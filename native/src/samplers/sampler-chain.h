@@ -92,11 +92,11 @@ struct sampler_chain {
     const llama_vocab *        vocab;
     const pymtp_sampler_params params;
 
-    std::vector<stage> stages;            // without those that do nothing
-    llama_sampler_ptr  picker;            // mirostat, adaptive-p
+    std::vector<stage> stages; // without those that do nothing
+    llama_sampler_ptr  picker; // mirostat, adaptive-p
 
-    std::vector<llama_logit_bias> biases; // by token
-    bool                          raises; // tokens may rise before the cut
+    std::vector<float> biases; // [n_vocab], or none
+    bool               raises; // tokens may rise before the cut
 
     // the stage that cuts the vocabulary down to what candidates are enough for; stages.size(): there is none
     size_t  i_cut;
