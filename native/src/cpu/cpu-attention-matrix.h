@@ -10,9 +10,6 @@
 #    include "ggml-cpu.h"
 #    include "simd-mappings.h"
 
-#    define GGML_COMMON_DECL_CPP
-#    include "ggml-common.h"
-
 #    include <algorithm>
 #    include <cstring>
 
@@ -37,36 +34,10 @@ struct attention_matrix {
     // of n_padded() floats
     void unpack(int64_t cell, float * to) const {
         std::fill(to + n, to + n_padded(), 0.0f);
-        switch (type) {
-            case GGML_TYPE_F32:
-                memcpy(to, row(cell), n * sizeof(float));
-                break;
-            case GGML_TYPE_Q8_0:
-                for (auto * block = (const block_q8_0 *) row(cell); block < (const block_q8_0 *) row(cell) + n / QK8_0;
-                     ++block, to += QK8_0) {
-                    scale(block->qs, block->d, to);
-                }
-                break;
-            case GGML_TYPE_Q4_0:
-                for (auto * block = (const block_q4_0 *) row(cell); block < (const block_q4_0 *) row(cell) + n / QK4_0;
-                     ++block, to += QK4_0) {
-                    int8_t values[QK4_0];
-                    for (int i = 0; i < QK4_0 / 2; ++i) {
-                        values[i]             = (int8_t) ((block->qs[i] & 0x0f) - 8);
-                        values[i + QK4_0 / 2] = (int8_t) ((block->qs[i] >> 4) - 8);
-                    }
-                    scale(values, block->d, to);
-                }
-                break;
-            default:
-                ggml_get_type_traits(type)->to_float(row(cell), to, n);
-        }
-    }
-
-    static void scale(const int8_t * values, ggml_half by, float * to) {
-        const lanes d = lanes::of(GGML_CPU_FP16_TO_FP32(by));
-        for (int i = 0; i < 32; i += lanes::N) {
-            (lanes::load(values + i) * d).store(to + i);
+        if (type == GGML_TYPE_F32) {
+            memcpy(to, row(cell), n * sizeof(float));
+        } else {
+            ggml_get_type_traits(type)->to_float(row(cell), to, n);
         }
     }
 };

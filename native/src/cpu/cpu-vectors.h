@@ -38,7 +38,6 @@ template <class floats, class ints> struct vector_of {
     }
 
     static vector_of load(const ggml_fp16_t * from);
-    static vector_of load(const int8_t * from);
 
     void store(float * to) const { __builtin_memcpy(to, &x, sizeof(x)); }
 
@@ -82,12 +81,6 @@ template <> inline four four::load(const ggml_fp16_t * from) {
     return { vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))) };
 }
 
-template <> inline four four::load(const int8_t * from) {
-    int32_t four_bytes;
-    __builtin_memcpy(&four_bytes, from, sizeof(four_bytes));
-    return { vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four_bytes)))))) };
-}
-
 template <> inline four four::add_product(four a, four b) const {
     return { vfmaq_f32(x, a.x, b.x) };
 }
@@ -112,10 +105,6 @@ template <> inline lanes lanes::load(const ggml_fp16_t * from) {
     return { _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) from)) };
 }
 
-template <> inline lanes lanes::load(const int8_t * from) {
-    return { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *) from))) };
-}
-
 template <> inline lanes lanes::add_product(lanes a, lanes b) const {
     return { _mm512_fmadd_ps(a.x, b.x, x) };
 }
@@ -131,10 +120,6 @@ using lanes = vector_of<floats_8, ints_8>;
 
 template <> inline lanes lanes::load(const ggml_fp16_t * from) {
     return { _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) from)) };
-}
-
-template <> inline lanes lanes::load(const int8_t * from) {
-    return { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *) from))) };
 }
 
 template <> inline lanes lanes::add_product(lanes a, lanes b) const {
