@@ -652,48 +652,6 @@ static void attention_of_several_rows_is_that_of_each() {
     check_attention(cases[0], 100); // a prompt
 }
 
-// and everything it is made of
-static void mark(ggml_tensor * node) {
-    node->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
-    for (auto * source : node->src) {
-        if (source) {
-            mark(source);
-        }
-    }
-}
-
-// Norms with their weights, which are fused, and what comes after them: of all rows, then of the first one alone. Nodes of
-// one thread follow those of all threads and come before them.
-static void small_nodes_are_what_they_are_without_the_mark() {
-    for (const int64_t n_values : { 32, 1024, 1025 }) {
-        for (const int64_t n_rows : { 1, 2, 7 }) {
-            product        p;
-            ggml_context * ctx     = p.ctx.get();
-            ggml_tensor *  rows    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_values, n_rows);
-            ggml_tensor *  weights = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n_values);
-
-            const auto layer = [&](ggml_tensor * input) {
-                ggml_tensor * norm = ggml_mul(ctx, ggml_rms_norm(ctx, input, 1e-6f), weights);
-                return ggml_soft_max(ctx, ggml_add(ctx, ggml_scale(ctx, norm, 1.5f), input));
-            };
-            const auto build = [&] {
-                ggml_tensor * all = layer(rows);
-                ggml_tensor * one = layer(ggml_view_1d(ctx, all, n_values, 0));
-                return layer(ggml_add(ctx, ggml_scale(ctx, all, 2.0f), one));
-            };
-            ggml_tensor * plain  = build();
-            ggml_tensor * marked = build();
-            mark(marked);
-            p.alloc();
-            for (auto * tensor : { rows, weights }) {
-                const auto values = random_values(ggml_nelements(tensor));
-                ggml_backend_tensor_set(tensor, values.data(), 0, ggml_nbytes(tensor));
-            }
-            CHECK(p.result(marked) == p.result(plain));
-        }
-    }
-}
-
 int main() {
     RUN(every_type_has_a_kernel);
     RUN(rows_together_are_rows_one_by_one);
@@ -703,6 +661,5 @@ int main() {
     RUN(rows_that_share_experts_are_rows_alone);
     RUN(attention_of_several_rows_is_that_of_each);
     RUN(attention_does_not_depend_on_where_cells_lie);
-    RUN(small_nodes_are_what_they_are_without_the_mark);
     return g_n_failed > 0;
 }
