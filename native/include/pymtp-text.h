@@ -146,7 +146,7 @@ struct pymtp_sampler_params {
     float   temp;
     float   dynatemp_range;
     float   dynatemp_exponent;
-    int32_t penalty_last_n; // -1: the whole history, here and below
+    int32_t penalty_last_n; // 131,072 at most, -1: as many, here and below
     float   penalty_repeat;
     float   penalty_freq;
     float   penalty_present;

@@ -86,7 +86,7 @@ sampler_chain::sampler_chain(int32_t n_vocab, const llama_vocab * vocab, const p
     find_cut();
 }
 
-// whether one of our own stages, or llama.cpp's typical sampling, does something
+// whether penalties, DRY, XTC or typical sampling do something
 static bool stage_acts(const pymtp_sampler_params & params, int32_t kind) {
     switch (kind) {
         case PYMTP_STAGE_PENALTIES:
@@ -128,7 +128,6 @@ void sampler_chain::init_stage(int32_t i) {
         case PYMTP_STAGE_PENALTIES:
         case PYMTP_STAGE_DRY:
         case PYMTP_STAGE_XTC:
-            // our own stages have no sampler of llama.cpp
             return add_if(stage_acts(params, kind), [] { return (llama_sampler *) nullptr; });
         case PYMTP_STAGE_TOP_N_SIGMA:
             return add_if(params.top_n_sigma > 0.0f && !is_greedy,
@@ -198,15 +197,24 @@ void sampler_chain::find_cut() {
 // of a chain that keeps what is above a threshold: most texts have fewer
 static constexpr int32_t N_ABOVE = 128;
 
-int32_t sampler_chain::n_candidates(int32_t n_counted, int32_t n_repetitions) const {
+// Tokens that penalties or DRY may lower. Penalties count the last 64 by default; repetitions are few.
+static constexpr int32_t N_LOWERED = 64;
+
+static bool lowers(int32_t kind) {
+    return kind == PYMTP_STAGE_PENALTIES || kind == PYMTP_STAGE_DRY;
+}
+
+int32_t sampler_chain::n_lowered_max() const {
+    return N_LOWERED *
+           std::count_if(stages.begin(), stages.begin() + i_cut, [](auto & one) { return lowers(one.kind); });
+}
+
+int32_t sampler_chain::n_candidates() const {
     if (i_cut == stages.size() || raises || params.is_full) {
         return 0;
     }
-    int64_t n = (n_cut > 0 ? n_cut : N_ABOVE) + (int64_t) params.n_bias; // a top_k can be as large as its type allows
-    for (size_t i = 0; i < i_cut; ++i) {
-        n += stages[i].kind == PYMTP_STAGE_PENALTIES ? n_counted : 0;
-        n += stages[i].kind == PYMTP_STAGE_DRY ? n_repetitions : 0;
-    }
+    // a top_k can be as large as its type allows
+    const int64_t n = (n_cut > 0 ? n_cut : N_ABOVE) + (int64_t) params.n_bias + n_lowered_max();
     return (int32_t) std::min<int64_t>(n, INT32_MAX);
 }
 
@@ -224,10 +232,21 @@ bool sampler_chain::take(const llama_token * ids, const float * logits, int32_t 
     return has_some && !is_odd;
 }
 
-bool sampler_chain::apply(const sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng,
+sampler_memory sampler_chain::make_memory(const sampler_breakers * breakers) const {
+    sampler_memory res;
+    for (const auto & one : stages) {
+        if (one.kind == PYMTP_STAGE_PENALTIES) {
+            res.penalties = sampler_make_penalties(n_vocab, params);
+        } else if (one.kind == PYMTP_STAGE_DRY) {
+            res.dry = sampler_make_dry(params, breakers);
+        }
+    }
+    return res;
+}
+
+bool sampler_chain::apply(const sampler_row & row, const sampler_memory & memory, std::mt19937 & xtc_rng,
                           const sampler_filter & filter) {
-    repetitions     = &history.repetitions();
-    const int32_t n = n_candidates(history.n_counted(), repetitions->size());
+    const int32_t n = n_candidates();
 
     // a selection that leaves little out is slower than none
     if (n > 0 && n < row.n_tokens / 4) {
@@ -237,7 +256,7 @@ bool sampler_chain::apply(const sampler_row & row, sampler_history & history, st
         if (!take(ids.data(), values.data(), n, true)) {
             return false;
         }
-        if (run(history, xtc_rng, filter, true)) {
+        if (run(memory, xtc_rng, filter, true)) {
             ++n_pruned;
             return true;
         }
@@ -245,14 +264,27 @@ bool sampler_chain::apply(const sampler_row & row, sampler_history & history, st
     if (!take(row.tokens, row.logits(), row.n_tokens, false)) {
         return false;
     }
-    run(history, xtc_rng, filter, false);
+    run(memory, xtc_rng, filter, false);
     ++n_full;
     return true;
 }
 
+// Returns how many candidates it changes.
+static int32_t apply_and_count(llama_sampler * sampler, llama_token_data_array & array) {
+    const std::vector<llama_token_data> before(array.data, array.data + array.size);
+    llama_sampler_apply(sampler, &array);
+    int32_t n = 0;
+    for (size_t i = 0; i < array.size; ++i) {
+        n += array.data[i].logit != before[i].logit;
+    }
+    return n;
+}
+
 // false: the candidates were too few
-bool sampler_chain::run(const sampler_history & history, std::mt19937 & xtc_rng, const sampler_filter & filter,
+bool sampler_chain::run(const sampler_memory & memory, std::mt19937 & xtc_rng, const sampler_filter & filter,
                         bool is_pruned) {
+    int32_t n_lowered = 0;
+
     float floor = is_pruned ? cur.data[cur.size - 1].logit : 0.0f; // none of the others is above it
 
     if (filter) {
@@ -263,15 +295,16 @@ bool sampler_chain::run(const sampler_history & history, std::mt19937 & xtc_rng,
     }
     add_bias();
     for (size_t i = 0; i < stages.size(); ++i) {
-        if (is_pruned && i == i_cut && n_cut == 0 && !(floor < highest_logit(cur) + logf(params.min_p))) {
+        if (is_pruned && i == i_cut &&
+            (n_cut > 0 ? n_lowered > n_lowered_max() : !(floor < highest_logit(cur) + logf(params.min_p)))) {
             return false;
         }
         switch (stages[i].kind) {
             case PYMTP_STAGE_PENALTIES:
-                add_penalties(history);
+                n_lowered += apply_and_count(memory.penalties.get(), cur);
                 break;
             case PYMTP_STAGE_DRY:
-                add_dry();
+                n_lowered += apply_and_count(memory.dry.get(), cur);
                 break;
             case PYMTP_STAGE_XTC:
                 exclude_top(xtc_rng);
@@ -313,16 +346,6 @@ void sampler_chain::accept(llama_token token) {
 
 // --- the stages that are our own
 
-llama_token_data * sampler_chain::find(llama_token token) {
-    // a whole row is in the order of its ids
-    if ((size_t) token < cur.size && cur.data[token].id == token) {
-        return cur.data + token;
-    }
-    auto * const end  = cur.data + cur.size;
-    auto * const here = std::find_if(cur.data, end, [&](const llama_token_data & one) { return one.id == token; });
-    return here != end ? here : nullptr;
-}
-
 void sampler_chain::add_bias() {
     if (biases.empty()) {
         return;
@@ -331,30 +354,6 @@ void sampler_chain::add_bias() {
         cur.data[i].logit += biases[cur.data[i].id];
     }
     cur.sorted = false;
-}
-
-void sampler_chain::add_penalties(const sampler_history & history) {
-    for (size_t i = 0; i < cur.size; ++i) {
-        const int32_t count = history.count(cur.data[i].id);
-        if (count == 0) {
-            continue;
-        }
-        float & logit = cur.data[i].logit;
-        logit         = logit <= 0.0f ? logit * params.penalty_repeat : logit / params.penalty_repeat;
-        logit -= count * params.penalty_freq + params.penalty_present;
-        cur.sorted = false;
-    }
-}
-
-void sampler_chain::add_dry() {
-    for (const auto & [token, n] : *repetitions) {
-        if (auto * here = find(token)) {
-            // llama.cpp rounds here, too
-            const float penalty = params.dry_multiplier * std::pow(params.dry_base, n - params.dry_allowed_length);
-            here->logit -= penalty;
-            cur.sorted = false;
-        }
-    }
 }
 
 // XTC: now and then all tokens above a threshold but the least likely of them; never all that can be

@@ -5,8 +5,8 @@
 // Most chains keep few tokens, whatever the vocabulary is. The first sampler that cuts the vocabulary down says how
 // many: all that comes before it leaves the order of the logits as it is, but for tokens that penalties, DRY and biases
 // lower. So it is enough to look at as many of the highest logits as it keeps, and one more for each of those tokens.
-// Where this does not hold (a sampler before it needs all probabilities, a token may rise, nothing cuts) the chain is
-// applied to the whole vocabulary.
+// Where this does not hold (a sampler before it needs all probabilities, a token may rise, more are lowered than there is
+// room for, nothing cuts) the chain is applied to the whole vocabulary.
 //
 // What is left, and its order, is what llama.cpp's chain leaves, except where that computes with probabilities of 0:
 // typical sampling does not look at tokens that cannot be, XTC always leaves one that can, and logits that a low
@@ -14,7 +14,7 @@
 
 #include "llama-cpp.h"
 #include "pymtp-text.h"
-#include "sampler-history.h"
+#include "sampler-memory.h"
 
 #include <algorithm>
 #include <functional>
@@ -57,8 +57,11 @@ struct sampler_chain {
 
     // Applies it, after the filter. The result: see left(). False, and no result, if the logits that it looks at are not
     // finite; below the highest ones it may not look at any.
-    bool apply(const sampler_row & row, sampler_history & history, std::mt19937 & xtc_rng,
+    bool apply(const sampler_row & row, const sampler_memory & memory, std::mt19937 & xtc_rng,
                const sampler_filter & filter);
+
+    // Of an empty text, for the stages that it has.
+    sampler_memory make_memory(const sampler_breakers * breakers) const;
 
     // whether no token of the row that it was applied to can be
     bool is_blocked() const { return blocked; }
@@ -73,8 +76,8 @@ struct sampler_chain {
         return std::any_of(stages.begin(), stages.end(), [](const stage & one) { return one.kind == PYMTP_STAGE_XTC; });
     }
 
-    // Candidates that are looked at where penalties and DRY know n_counted and n_repetitions tokens; 0: the whole row.
-    int32_t n_candidates(int32_t n_counted, int32_t n_repetitions) const;
+    // Candidates that are looked at; 0: the whole row.
+    int32_t n_candidates() const;
 
     // a pick was taken into the text
     void accept(llama_token token);
@@ -85,7 +88,7 @@ struct sampler_chain {
   private:
     struct stage {
         int32_t           kind;    // a pymtp_stage
-        llama_sampler_ptr sampler; // nullptr: penalties, DRY and XTC are our own
+        llama_sampler_ptr sampler; // nullptr: penalties and DRY are in a memory, XTC is our own
     };
 
     const int32_t              n_vocab;
@@ -106,18 +109,14 @@ struct sampler_chain {
     llama_token_data_array        cur     = {};
     bool                          blocked = false;
 
-    const std::vector<sampler_history::repetition> * repetitions = nullptr; // of the current history
-
     void find_cut();
     void init_stage(int32_t i);
     void add_bias();
-    void add_penalties(const sampler_history & history);
-    void add_dry();
     void exclude_top(std::mt19937 & rng);
     bool take(const llama_token * ids, const float * logits, int32_t n, bool sorted);
-    bool run(const sampler_history & history, std::mt19937 & xtc_rng, const sampler_filter & filter, bool is_pruned);
+    bool run(const sampler_memory & memory, std::mt19937 & xtc_rng, const sampler_filter & filter, bool is_pruned);
 
-    llama_token_data * find(llama_token token); // nullptr: it is not there
+    int32_t n_lowered_max() const;
 };
 
 // Fills in the probabilities of an array of logits, in its order. Returns their sum before they were normalised.

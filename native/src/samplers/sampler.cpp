@@ -1,31 +1,11 @@
 #include "sampler.h"
 
 #include <algorithm>
-#include <cmath>
-
-// longer repetitions than these are no worse: the penalty would not fit a float
-static int32_t longest_repetition(const pymtp_sampler_params & params) {
-    constexpr float FLOAT_MAX_LOG = 88.7228391f;
-
-    const float exponent = params.dry_base > 1.000001f ? FLOAT_MAX_LOG / std::log(params.dry_base) : 0.0f;
-    return exponent >= 1.0f && exponent < 1e9f ? params.dry_allowed_length + (int32_t) exponent : INT32_MAX;
-}
-
-static sampler_history::params history_params(int32_t n_vocab, const pymtp_sampler_params & params) {
-    const bool has_dry = params.dry_multiplier != 0.0f && params.dry_base >= 1.0f;
-    return {
-        /* .n_vocab     = */ n_vocab,
-        /* .n_penalised = */ params.penalty_last_n,
-        /* .n_repeated  = */ has_dry ? params.dry_penalty_last_n : 0,
-        /* .allowed     = */ params.dry_allowed_length,
-        /* .longest     = */ longest_repetition(params),
-    };
-}
 
 pymtp_sampler::pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
-                             std::shared_ptr<const sampler_breakers> breakers) :
-    n_vocab(n_vocab), vocab(vocab), chain(n_vocab, vocab, params), breakers(std::move(breakers)),
-    history(history_params(n_vocab, params), this->breakers.get()), rng(params.seed), xtc_rng(params.seed) {}
+                             const sampler_breakers * breakers) :
+    n_vocab(n_vocab), vocab(vocab), chain(n_vocab, vocab, params), memory(chain.make_memory(breakers)),
+    rng(params.seed), xtc_rng(params.seed) {}
 
 // --- the text
 
@@ -45,7 +25,7 @@ bool pymtp_sampler::accept(llama_token token) {
     }
     rules.accept(token);
     chain.accept(token);
-    history.push(token);
+    memory.accept(token);
     if (!xtc_rng_after.empty()) {
         xtc_rng = xtc_rng_after.front();
         xtc_rng_after.pop_front();
@@ -63,16 +43,18 @@ bool pymtp_sampler::assume(llama_token token) {
         }
         rules_ahead.accept(token);
     }
-    history.push(token);
+    if (n_assumed == 0) {
+        memory_ahead = memory.clone();
+    }
+    memory_ahead.accept(token);
     ++n_assumed;
     return true;
 }
 
 void pymtp_sampler::forget() {
-    for (; n_assumed > 0; --n_assumed) {
-        history.pop();
-    }
-    rules_ahead = {};
+    n_assumed    = 0;
+    memory_ahead = {};
+    rules_ahead  = {};
 }
 
 // --- rows
@@ -116,7 +98,7 @@ void pymtp_sampler::apply_draft(const sampler_row & row) {
         xtc_rng_ahead = xtc_rng;
     }
     const auto filter = rules_now().all();
-    if (!chain.apply(row, history, xtc_rng_ahead, rules_now().closing())) {
+    if (!chain.apply(row, memory_now(), xtc_rng_ahead, rules_now().closing())) {
         set_result(nullptr, 0); // no draft: what the target computes is another matter
         return;
     }
@@ -127,7 +109,7 @@ void pymtp_sampler::apply_draft(const sampler_row & row) {
         if (sum > 0.0) {
             std::for_each(left.data, left.data + left.size, [&](llama_token_data & one) { one.p /= sum; });
         } else {
-            chain.apply(row, history, xtc_rng_ahead, filter);
+            chain.apply(row, memory_now(), xtc_rng_ahead, filter);
         }
     }
     // perhaps none is left: drafts may be limited to tokens that cannot follow
@@ -136,7 +118,7 @@ void pymtp_sampler::apply_draft(const sampler_row & row) {
 }
 
 void pymtp_sampler::apply_finite(const sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter) {
-    if (!chain.apply(row, history, xtc_rng, filter)) {
+    if (!chain.apply(row, memory_now(), xtc_rng, filter)) {
         throw sampler_not_finite();
     }
     if (chain.is_blocked()) {
@@ -186,11 +168,4 @@ llama_token pymtp_sampler::sample(const sampler_row & row) {
 
     const llama_token token = pick(rules_now().closing());
     return rules_now().allows(token) ? token : pick(rules_now().all());
-}
-
-int32_t pymtp_sampler::n_candidates() const {
-    // repetitions are few, and change from token to token
-    constexpr int32_t N_MORE        = 256;
-    constexpr int32_t N_REPETITIONS = 16;
-    return chain.n_candidates(history.n_counted_max(N_MORE), N_REPETITIONS);
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// What one sequence needs to get from logits to tokens: a chain, the history that it looks at, its random generators,
+// What one sequence needs to get from logits to tokens: a chain, what it remembers of the text, its random generators,
 // and what may follow in its text. Tokens are accepted for good, or assumed for the rows of drafts and forgotten again.
 // Knows rows of logits; neither sessions nor where rows are.
 
@@ -36,7 +36,7 @@ struct pymtp_sampler {
     const llama_vocab * vocab; // nullptr: no grammars
 
     pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
-                  std::shared_ptr<const sampler_breakers> breakers);
+                  const sampler_breakers * breakers);
 
     // From here on only texts of this grammar (sampler_grammar), or answers by these rules (throws), can follow; tentative
     // tokens are forgotten.
@@ -55,16 +55,14 @@ struct pymtp_sampler {
     void apply_target(const sampler_row & row);
 
     llama_token sample(const sampler_row & row); // throws, too
-    int32_t     n_candidates() const;
 
     sampler_chain      chain;
     pymtp_distribution result;
 
   private:
-    const std::shared_ptr<const sampler_breakers> breakers;
-
-    sampler_history history;
-    int32_t         n_assumed = 0; // tokens of the history that are tentative
+    int32_t        n_assumed = 0; // tokens that are tentative
+    sampler_memory memory;
+    sampler_memory memory_ahead;  // after the tentative tokens
 
     std::mt19937 rng;
 
@@ -80,6 +78,8 @@ struct pymtp_sampler {
     std::vector<llama_token_data> mixed; // see apply_target
 
     sampler_rules & rules_now() { return n_assumed > 0 ? rules_ahead : rules; }
+
+    const sampler_memory & memory_now() const { return n_assumed > 0 ? memory_ahead : memory; }
 
     std::mt19937 & xtc_rng_of_row();
     void           apply_finite(const sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter);
