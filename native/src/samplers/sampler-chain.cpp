@@ -197,7 +197,7 @@ void sampler_chain::find_cut() {
 // of a chain that keeps what is above a threshold: most texts have fewer
 static constexpr int32_t N_ABOVE = 128;
 
-// Tokens that penalties or DRY may lower. Penalties count the last 64 by default; repetitions are few.
+// Tokens that penalties and DRY may lower. Penalties count the last 64 by default; repetitions are few.
 static constexpr int32_t N_LOWERED = 64;
 
 static bool lowers(int32_t kind) {
@@ -205,8 +205,8 @@ static bool lowers(int32_t kind) {
 }
 
 int32_t sampler_chain::n_lowered_max() const {
-    return N_LOWERED *
-           std::count_if(stages.begin(), stages.begin() + i_cut, [](auto & one) { return lowers(one.kind); });
+    const auto end = stages.begin() + i_cut;
+    return std::any_of(stages.begin(), end, [](auto & one) { return lowers(one.kind); }) ? N_LOWERED : 0;
 }
 
 int32_t sampler_chain::n_candidates() const {
