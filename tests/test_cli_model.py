@@ -110,7 +110,9 @@ def test_a_prompt_longer_than_the_context() -> None:
 
 
 def test_a_context_beyond_memory() -> None:
-    one_line(pymtp("run", "-c", 300_000_000, "hi"))
+    result = pymtp("run", "-c", 300_000_000, "hi")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert re.search(r"-c/--ctx-size: must be smaller: its caches take [\d.]+ GiB of memory, and", result.stderr)
 
 
 def test_a_model_without_heads_cannot_be_told_to_draft(write_gguf: Callable[..., Path]) -> None:
