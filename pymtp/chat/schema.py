@@ -5,18 +5,18 @@ Knows schemas as decoded JSON and llama.cpp's order of looking at their keywords
 
 import json
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from pymtp.binding.library import lib
 from pymtp.chat.native import Failed, Refused, json_of
 from pymtp.errors import InvalidParameter, require
 
-_LIMITS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-_KNOWN = {"properties", "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems"}
-_KNOWN |= {"pattern", "format", "minLength", "maxLength"} | _LIMITS
-"""What llama.cpp looks at where the type is the keyword's own."""
-
+_LIMITS = (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+_NEVER = {"not", "if", "then", "else", "$dynamicRef", "$recursiveRef"}
+_DECIDES = ("$ref", "oneOf", "anyOf", "const", "enum", "allOf")
+"""Keywords next to which llama.cpp looks at no others."""
 _IGNORED = {
     "object": {"patternProperties", "propertyNames", "minProperties", "maxProperties", "dependentRequired"}
     | {"dependentSchemas", "dependencies", "unevaluatedProperties"},
@@ -25,16 +25,15 @@ _IGNORED = {
     "number": {"multipleOf"},
 }
 """What it passes over, though JSON Schema does not, by type."""
+_ALL = {"properties", "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems", "pattern"}
+_ALL |= {"format", "minLength", "maxLength"}.union(_NEVER, _DECIDES, *_LIMITS, *_IGNORED.values())
+"""What says anything of a value of some type."""
 
-_NEVER = {"not", "if", "then", "else", "$dynamicRef", "$recursiveRef"}
-_COMBINED = {"$ref", "oneOf", "anyOf", "allOf", "const", "enum"}
-_ALL = _KNOWN.union(*_IGNORED.values()) | _NEVER | _COMBINED
 _REPETITIONS_MAX = 2000
 """The most repetitions that llama.cpp's grammars limit: they ignore a larger number."""
-_DEPTH_MAX = 400
-"""Levels of a schema. 20 references to each other are deep already, and llama.cpp's stack is enough for about 800."""
+_LEVELS_MAX = 400
+"""Schemas in each other, or references to each other. llama.cpp's stack is enough for about 800."""
 _VALUES_MAX = 100_000
-_DEFINITIONS = {"$defs", "definitions"}
 _PATTERNS = {"email", "ipv4", "uri"}
 """Formats that have a pattern in native/src/chat/json-pattern.cpp."""
 _FORMATS = {"date", "time", "date-time", "uuid", "uuid1", "uuid2", "uuid3", "uuid4", "uuid5"}
@@ -107,32 +106,33 @@ def _decoded(schema: str | Mapping[str, Any]) -> Mapping[str, Any]:
     return value
 
 
-def _check_size(schema: Any, name: str) -> None:
-    """Raise InvalidParameter for a schema of too many levels, a reference being one, or of too many values."""
-    seen: set[str] = set()
-    level, n_values = [schema], 0
-    for _ in range(_DEPTH_MAX):
-        below: list[Any] = []
-        for value in level:
-            if isinstance(value, list):
-                below += value
-            elif isinstance(value, Mapping):
-                below += (inner for key, inner in value.items() if key not in _DEFINITIONS)
-                reference = value.get("$ref")
-                if isinstance(reference, str) and reference not in seen:
-                    seen.add(reference)
-                    below.append(_target(schema, reference))
-        level = below
-        n_values += len(level)
-        if n_values > _VALUES_MAX:
-            raise _too_large(name)
-        if not level:
-            return
-    raise InvalidParameter(name, f"a schema that is not nested so deeply (of at most {_DEPTH_MAX} levels)")
+def ignored_of(root: Any, name: str) -> list[str]:
+    """What llama.cpp's converter passes over of a schema, which is the parameter `name`, each with its place.
 
-
-def _too_large(name: str) -> InvalidParameter:
-    return InvalidParameter(name, f"a schema of at most {_VALUES_MAX} values")
+    Walks the schema as it does, and leaves to it what is malformed. Not by recursion, which Python limits. Raises
+    InvalidParameter for a schema that is too large, or that nothing fits.
+    """
+    references: set[str] = set()
+    ahead: list[tuple[Any, str, int]] = [(root, "#", 1)]
+    ignored: list[str] = []
+    n_values = 0
+    while ahead:
+        schema, path, level = ahead.pop()
+        if not isinstance(schema, Mapping):
+            continue
+        n_values += 1 + len(schema)  # a list of types looks at the same again
+        require(level <= _LEVELS_MAX, name, f"a schema that is not nested so deeply (of at most {_LEVELS_MAX} levels)")
+        require(n_values <= _VALUES_MAX, name, f"a schema of at most {_VALUES_MAX} values")
+        kind, reference = _kind(schema), schema.get("$ref")
+        ignored += _passed_over(schema, kind, path)
+        inside = _inside(schema, kind, path, ignored)
+        if isinstance(reference, str) and reference not in references:
+            references.add(reference)
+            inside = [(_target(root, reference), reference)]
+        if kind == "allOf":
+            ignored += _closed_parts(root, schema.get("allOf"), f"{path}/allOf")
+        ahead += ((*place, level + 1) for place in reversed(inside))
+    return ignored
 
 
 def _target(root: Any, reference: str) -> Any:
@@ -146,71 +146,47 @@ def _target(root: Any, reference: str) -> Any:
     return target
 
 
-def ignored_of(root: Any, name: str) -> list[str]:
-    """What llama.cpp's converter passes over of a schema, which is the parameter `name`, each with its place.
-
-    Walks the schema as it does, and leaves to it what is malformed. Not by recursion, which Python limits. Raises
-    InvalidParameter for a schema that is too large, or that nothing fits.
-    """
-    _check_size(root, name)
-    seen: set[str] = set()  # references
-    ahead: list[_Place] = [(root, "#")]
-    ignored: list[str] = []
-    n_values = 0
-    while ahead:
-        n_values += 1
-        if n_values > _VALUES_MAX:  # a list of types looks at the same again
-            raise _too_large(name)
-        schema, path = ahead.pop()
-        if not isinstance(schema, Mapping):
-            continue
-        if "$ref" in schema:
-            ignored += _unknown(schema, _ALL - {"$ref"}, path, "$ref")
-            reference = schema["$ref"]
-            if isinstance(reference, str) and reference not in seen:
-                seen.add(reference)
-                ahead.append((_target(root, reference), reference))
-        else:
-            ahead += reversed(_inside(schema, path, ignored))
-            ignored += _closed_parts(root, schema.get("allOf"), f"{path}/allOf")
-    return ignored
-
-
-def _closed_parts(root: Any, parts: Any, path: str) -> list[str]:
-    """The parts of an allOf that allow no properties but their own, where other parts have some: all are taken."""
-    if not isinstance(parts, list):
-        return []
-    found = [
-        _target(root, str(part["$ref"])) if isinstance(part, Mapping) and "$ref" in part else part for part in parts
-    ]
-    properties = [part.get("properties") if isinstance(part, Mapping) else None for part in found]
-    names = [set(own) if isinstance(own, Mapping) else set() for own in properties]
-    return [
-        f"additionalProperties beside the properties of other parts at {path}/{i}"
-        for i, part in enumerate(found)
-        if isinstance(part, Mapping) and part.get("additionalProperties") is False and set().union(*names) - names[i]
-    ]
-
-
-def _inside(schema: Mapping[str, Any], path: str, ignored: list[str]) -> list[_Place]:
-    """Look at the keywords of one schema, which is no reference; returns the schemas in it, in their order."""
-    for key in ("oneOf", "anyOf"):
-        if key in schema:
-            ignored += _unknown(schema, _ALL - {key}, path, key)
-            return _numbered(schema[key], f"{path}/{key}")
+def _kind(schema: Mapping[str, Any]) -> str:
+    """What llama.cpp takes a schema for: the keyword that decides, a type, "types" of several, or "any"."""
     kind = schema.get("type")
+    for key in ("$ref", "oneOf", "anyOf"):
+        if key in schema:
+            return key
     if isinstance(kind, list):
-        return [({**schema, "type": one}, path) for one in kind]
+        return "types"
     for key in ("const", "enum"):
         if key in schema:
-            ignored += _unknown(schema, _ALL - {key}, path, key)
-            return []
-    kind = kind or _implied(schema)
-    if kind == "allOf" or ("allOf" in schema and kind in ("object", "string") and not _is_object(schema)):
-        ignored += _unknown(schema, _ALL - {"allOf"}, path, "allOf")
-        return _numbered(schema["allOf"], f"{path}/allOf")
-    # a keyword of another type says nothing
-    ignored += _unknown(schema, _ALL if kind == "any" else _NEVER | _COMBINED | _IGNORED.get(str(kind), set()), path)
+            return key
+    is_object = "properties" in schema or schema.get("additionalProperties", True) is not True
+    if "allOf" in schema and (kind == "string" or (kind in (None, "object") and not is_object)):
+        return "allOf"
+    if kind:
+        return str(kind)
+    if is_object:
+        return "object"
+    if schema.keys() & {"items", "prefixItems"}:
+        return "array"
+    if schema.keys() & {"pattern", "minLength", "maxLength"} or str(schema.get("format")) in _FORMATS:
+        return "string"
+    return "any"
+
+
+def _passed_over(schema: Mapping[str, Any], kind: str, path: str) -> list[str]:
+    """Keywords that say something, and that llama.cpp does not look at in a schema of this kind."""
+    if kind in _DECIDES or kind == "any":
+        concerned = _ALL - {kind}
+    else:  # a keyword of another type says nothing
+        concerned = set() if kind == "types" else _NEVER.union(_DECIDES, _IGNORED.get(kind, ()))
+    where = (f" beside {kind}" if kind in _DECIDES else "") + f" at {path}"
+    return [key + where for key in schema if key in concerned and schema[key] is not False]
+
+
+def _inside(schema: Mapping[str, Any], kind: str, path: str, ignored: list[str]) -> list[_Place]:
+    """Look at the values of a schema's keywords; returns the schemas in it, in their order."""
+    if kind in ("oneOf", "anyOf", "allOf"):
+        return _numbered(schema.get(kind), f"{path}/{kind}")
+    if kind == "types":
+        return [({**schema, "type": one}, path) for one in schema["type"]]
     if kind == "object":
         return _of_object(schema, path, ignored)
     if kind == "array":
@@ -220,6 +196,21 @@ def _inside(schema: Mapping[str, Any], path: str, ignored: list[str]) -> list[_P
     elif kind in ("integer", "number"):
         ignored += _of_number(schema, path, is_whole=kind == "integer")
     return []
+
+
+def _closed_parts(root: Any, parts: Any, path: str) -> list[str]:
+    """The parts of an allOf that allow no properties but their own, where other parts have some: all are taken."""
+    found = []
+    for part, _ in _numbered(parts, path):
+        target = _target(root, str(part["$ref"])) if isinstance(part, Mapping) and "$ref" in part else part
+        found.append(target if isinstance(target, Mapping) else {})
+    properties = [part.get("properties") for part in found]
+    names = [set(own) if isinstance(own, Mapping) else set() for own in properties]
+    return [
+        f"additionalProperties beside the properties of other parts at {path}/{i}"
+        for i, part in enumerate(found)
+        if part.get("additionalProperties") is False and set().union(*names) - names[i]
+    ]
 
 
 def _of_object(schema: Mapping[str, Any], path: str, ignored: list[str]) -> list[_Place]:
@@ -240,34 +231,32 @@ def _of_array(schema: Mapping[str, Any], path: str, ignored: list[str]) -> list[
     if not isinstance(items, list):
         ignored += _length(schema, "minItems", "maxItems", path)
         return [(items, f"{path}/{key}")]
-    counts = {limit for limit in ("minItems", "maxItems") if schema.get(limit) != len(items)}
-    ignored += _unknown(schema, counts, path, f"a list of {key}")
+    limits = [limit for limit in ("minItems", "maxItems") if schema.get(limit, len(items)) != len(items)]
+    ignored += (f"{limit} beside a list of {key} at {path}" for limit in limits)
     return _numbered(items, f"{path}/{key}")
 
 
 def _of_string(schema: Mapping[str, Any], path: str) -> list[str]:
-    given = [key for key in ("pattern", "format") if key in schema]
-    if "format" in schema and str(schema["format"]) not in _FORMATS | _PATTERNS:
+    given = [key for key in ("pattern", "format", "minLength", "maxLength") if key in schema]
+    ignored = []
+    if "format" in given and str(schema["format"]) not in _FORMATS | _PATTERNS:
         given.remove("format")
-        ignored = [f"the format {schema['format']!r} (not {', '.join(sorted(_FORMATS | _PATTERNS))}) at {path}"]
-    else:
-        ignored = []
-    lengths = [key for key in ("minLength", "maxLength") if key in schema]
-    if given:
-        return ignored + [f"{key} beside {given[0]} at {path}" for key in (*given[1:], *lengths)]
+        ignored.append(f"the format {schema['format']!r} (not {', '.join(sorted(_FORMATS | _PATTERNS))}) at {path}")
+    if given and given[0] in ("pattern", "format"):
+        return ignored + [f"{key} beside {given[0]} at {path}" for key in given[1:]]
     return ignored + _length(schema, "minLength", "maxLength", path)
 
 
 def _of_number(schema: Mapping[str, Any], path: str, *, is_whole: bool) -> list[str]:
     """Of numbers that need not be whole a grammar follows bounds that are."""
-    if is_whole and (beyond := next((key for key in _LIMITS if abs(_bound(schema, key, 0)) >= 2**63), None)):
+    if is_whole and (beyond := next((key for key in chain(*_LIMITS) if abs(_bound(schema, key, 0)) >= 2**63), None)):
         raise InvalidParameter("json_schema", f"one without a {beyond} of more than 64 bits, which is at {path}")
     least = max(_bound(schema, "minimum", -math.inf), _bound(schema, "exclusiveMinimum", -math.inf) + is_whole)
     most = min(_bound(schema, "maximum", math.inf), _bound(schema, "exclusiveMaximum", math.inf) - is_whole)
     require(least <= most, "json_schema", f"one that something fits: at {path} no number is allowed")
     ignored = []
-    for a, b in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        given = [key for key in (a, b) if key in schema and schema[key] is not False]
+    for keys in _LIMITS:
+        given = [key for key in keys if key in schema and schema[key] is not False]
         usable = [key for key in given if is_whole or _is_short(schema[key])]
         ignored += [
             f"{key} beside {usable[0]} at {path}" if usable else f"{key} at {path}"
@@ -286,12 +275,6 @@ def _numbered(schemas: object, path: str) -> list[_Place]:
     return [(one, f"{path}/{i}") for i, one in enumerate(schemas if isinstance(schemas, list) else ())]
 
 
-def _unknown(schema: Mapping[str, Any], keywords: Container[str], path: str, beside: str = "") -> list[str]:
-    """Those of the keywords that are in a schema and say something."""
-    where = (f" beside {beside}" if beside else "") + f" at {path}"
-    return [key + where for key in schema if key in keywords and schema[key] is not False]
-
-
 def _bound(schema: Mapping[str, Any], key: str, missing: float) -> float:
     value = schema.get(key, missing)
     return value if isinstance(value, (int, float)) else missing
@@ -302,20 +285,3 @@ def _length(schema: Mapping[str, Any], least: str, most: str, path: str) -> list
     if most in schema and limit < _bound(schema, least, 0):
         raise InvalidParameter("json_schema", f"one that something fits: at {path} {most} is below {least}")
     return [f"{most} above {_REPETITIONS_MAX} at {path}"] if limit > _REPETITIONS_MAX else []
-
-
-def _implied(schema: Mapping[str, Any]) -> str:
-    """What llama.cpp takes a schema without a type for."""
-    if _is_object(schema):
-        return "object"
-    if "allOf" in schema:
-        return "allOf"
-    if schema.keys() & {"items", "prefixItems"}:
-        return "array"
-    if schema.keys() & {"pattern", "minLength", "maxLength"} or str(schema.get("format")) in _FORMATS:
-        return "string"
-    return "any"
-
-
-def _is_object(schema: Mapping[str, Any]) -> bool:
-    return "properties" in schema or schema.get("additionalProperties", True) is not True
