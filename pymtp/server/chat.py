@@ -1,6 +1,6 @@
 """From a chat request of any API to its prompt and its answers, in the words of OpenAI's chat completions.
 
-Owns the checks of messages before a template sees them. Knows no form of an answer.
+Owns which parts a message may have: what else is wrong with messages the template says. Knows no form of an answer.
 """
 
 from abc import abstractmethod
@@ -140,7 +140,8 @@ def render(served: ServedModel, body: ChatBody) -> tuple[ChatPrompt, Sequence[Im
     """
     schema = _schema(body)
     for message in body.messages:
-        _check_message(message)
+        for part in content if isinstance(content := message.get("content"), list) else ():
+            _check_part(part)
     kwargs = {**served.settings.template_kwargs, **(body.chat_template_kwargs or {})}
     thinks = kwargs.get("enable_thinking", True)
     if not isinstance(thinks, bool):
@@ -199,17 +200,13 @@ def _tools(body: ChatBody) -> tuple[list[dict[str, Any]], Any]:
 def _ends(body: ChatBody) -> tuple[bool | str, bool]:
     """Whether the answer continues the last message, and whether the prompt ends where an answer begins."""
     continues, begins = body.continue_final_message or False, body.add_generation_prompt is not False
-    roles = [message["role"] for message in body.messages]
+    roles = [message.get("role") for message in body.messages]
     if not continues and roles[-1:] == ["assistant"]:
         if roles[-2:] == ["assistant", "assistant"]:
             raise invalid("Cannot have 2 or more assistant messages at the end of the list.")
         continues, begins = True, False
     elif continues and begins:
         raise invalid("Cannot set both add_generation_prompt and continue_final_message to true.")
-    if continues and not body.messages:
-        raise invalid("There is no message to continue.")
-    if continues and body.messages[-1].get("tool_calls"):
-        raise invalid("Cannot continue an assistant message that contains tool calls.")
     return continues, begins
 
 
@@ -225,21 +222,6 @@ def _schema(body: ChatBody) -> Any:
     if found is None and schema is not None:
         return schema or {"type": "object"}
     return found
-
-
-def _check_message(message: dict[str, Any]) -> None:
-    if not isinstance(message.get("role"), str):
-        raise invalid("each message must be an object with a role")
-    content = message.get("content")
-    if message["role"] != "assistant" and "content" not in message:
-        raise invalid("All non-assistant messages must contain 'content'")
-    if message["role"] == "assistant" and "content" not in message and not message.get("tool_calls"):
-        raise invalid("Assistant message must contain either 'content' or 'tool_calls'!")
-    if isinstance(content, list):
-        for part in content:
-            _check_part(part)
-    elif content is not None and not isinstance(content, str):
-        raise invalid("Expected 'content' to be a string or an array")
 
 
 def _check_part(part: Any) -> None:
