@@ -46,7 +46,6 @@ def serve(own: Values) -> None:
         | {
             "params": found.params,
             "api_keys": keys,
-            "chat_template": template,
             "template_kwargs": chat_params.template_kwargs,
             "cache_bytes": own.cache_mib << 20,
             "cache_disk_bytes": own.cache_disk_mib << 20,
@@ -59,7 +58,7 @@ def serve(own: Values) -> None:
     prepare_library(own)
 
     def load() -> pymtp.Model:
-        model = pymtp.Model(found.path, **options)
+        model = pymtp.Model(found.path, chat_template=template, **options)
         note_room(model)
         return model
 

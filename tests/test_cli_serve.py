@@ -20,10 +20,15 @@ pytestmark = pytest.mark.model
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, *flags: str) -> ServerSettings:
     """The settings of the server that `pymtp serve` would run."""
-    found: list[ServerSettings] = []
+    return served(monkeypatch, *flags)[1]
+
+
+def served(monkeypatch: pytest.MonkeyPatch, *flags: str) -> tuple[Any, ServerSettings]:
+    """What loads the model of that server, and its settings."""
+    found: list[tuple[Any, ServerSettings]] = []
 
     def serve(load: Any, settings: ServerSettings, **others: Any) -> None:
-        found.append(settings)
+        found.append((load, settings))
 
     monkeypatch.setattr(pymtp_cli.serve, "run_server", serve)
     with pytest.raises(SystemExit, match="0"):
@@ -55,12 +60,13 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_a_server_has_the_flags_for_templates_and_thinking_that_run_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = settings_of(
+    load, given = served(
         monkeypatch,
         *("--chat-template", "chatml", "--chat-template-kwargs", '{"a": 1}', "--reasoning", "off"),
         *("--reasoning-budget", "7", "--reasoning-format", "none"),
     )
-    assert (given.chat_template, given.template_kwargs) == ("chatml", {"a": 1})
+    with load() as model:
+        assert (model.params.model.chat_template, given.template_kwargs) == ("chatml", {"a": 1})
     assert (given.reasoning, given.reasoning_budget, given.reasoning_format) == ("off", 7, "none")
 
 

@@ -178,8 +178,8 @@ EACH_PATH = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Client]]:
     """By path: the embedded model, and one that has tokens for gaps."""
-    settings = ServerSettings(GenerationParams(), chat_template=TEMPLATE, has_context_shift=True)
-    options: dict[str, Any] = {"n_ctx": 512, "n_seq_max": 2, "n_threads": 1}
+    settings = ServerSettings(GenerationParams(), has_context_shift=True)
+    options: dict[str, Any] = {"n_ctx": 512, "n_seq_max": 2, "n_threads": 1, "chat_template": TEMPLATE}
     gaps = {f"tokenizer.ggml.fim_{kind}_token_id": 300 + i for i, kind in enumerate(("pre", "suf", "mid"))}
     path = write_glm4moe(tmp_path_factory.mktemp("models") / "gaps.gguf", more=gaps)
     begins: dict[str, Any] = {"override_kv": [("tokenizer.ggml.add_bos_token", True)]}

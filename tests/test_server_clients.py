@@ -32,8 +32,8 @@ FORM = {"type": "json_schema", "schema": FRUIT}
 def server() -> Iterator[Client]:
     # a template that knows tools: the embedded model's own does not
     template = texts("models/templates", ".jinja")["Qwen-Qwen2.5-7B-Instruct.jinja"]
-    settings = ServerSettings(api_keys=("secret",), aliases=("nano",), chat_template=template)
-    with running(lambda: Model(n_ctx=1024, n_seq_max=2, n_threads=1), settings) as client:
+    settings = ServerSettings(api_keys=("secret",), aliases=("nano",))
+    with running(lambda: Model(n_ctx=1024, n_seq_max=2, n_threads=1, chat_template=template), settings) as client:
         yield client
 
 

@@ -28,8 +28,8 @@ TEMPLATE = (
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Client]:
-    settings = ServerSettings(chat_template=TEMPLATE, template_kwargs={"greeting": "welcome"})
-    with running(lambda: Model(n_ctx=512, n_seq_max=2, n_threads=1), settings) as client:
+    settings = ServerSettings(template_kwargs={"greeting": "welcome"})
+    with running(lambda: Model(n_ctx=512, n_seq_max=2, n_threads=1, chat_template=TEMPLATE), settings) as client:
         yield client
 
 
@@ -151,7 +151,7 @@ def test_cached_tokens_are_part_of_the_usage(server: Client) -> None:
 def test_thinking_is_apart_from_the_content() -> None:
     body = {"messages": MESSAGES, "max_tokens": 12, "temperature": 0}
     template = texts("models/templates", ".jinja")["deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja"]
-    with running(lambda: Model(n_ctx=256, n_threads=1), ServerSettings(chat_template=template)) as server:
+    with running(lambda: Model(n_ctx=256, n_threads=1, chat_template=template), ServerSettings()) as server:
         whole = server.post("/v1/chat/completions", **body).json["choices"][0]["message"]
         events = server.post("/v1/chat/completions", **body, stream=True).events
         inside = server.post("/v1/chat/completions", **body, reasoning_format="none").json["choices"][0]["message"]

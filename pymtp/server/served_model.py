@@ -83,7 +83,7 @@ class ServedModel:
         """Called when there is no hope of a model."""
         self._load = load
         self._model: Model | None = None
-        self._templates: dict[Model, ChatTemplate] = {}  # of the model, once it is asked for
+        self._chatml: ChatTemplate | None = None  # for a model without a template
         self._restarts_left = 1
         self._task: asyncio.Task[None] | None = None
         self._answer_s = 1.0  # how long answers take, smoothed
@@ -129,16 +129,12 @@ class ServedModel:
     def template(self) -> ChatTemplate:
         """The chat template, ChatML for a model without one, as in llama-server. Raises what ChatTemplate raises."""
         model = self.model
-        template = self._templates.get(model)
-        if template is None:  # other threads may make one at the same time
-            source = self.settings.chat_template
-            if source is None and model.vocabulary.chat_template is None:
-                log("no chat template", level="warning", use="chatml; --chat-template-file names another")
-                source = "chatml"
-            template = ChatTemplate(model.vocabulary, source)
-            self._templates.clear()
-            self._templates[model] = template
-        return template
+        if model.has_chat_template:
+            return model.chat_template
+        if self._chatml is None:
+            log("no chat template", level="warning", use="chatml; --chat-template-file names another")
+            self._chatml = ChatTemplate(model.vocabulary, "chatml")
+        return self._chatml
 
     @property
     def name(self) -> str:
@@ -341,7 +337,7 @@ class ServedModel:
         self._task = asyncio.create_task(self._load_model(waits=is_remote))
 
     async def _close_model(self) -> None:
-        model, self._model = self._model, None
+        model, self._model, self._chatml = self._model, None, None
         if model:
             await asyncio.to_thread(model.close)
 

@@ -44,8 +44,6 @@ class ServerSettings:
     """A stream that has been silent for this long gets a comment, so that nobody gives it up."""
     is_verbose: bool = False
     """Whether answers show what they were made from."""
-    chat_template: str | None = None
-    """Jinja; None: the model's own."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further variables of the template, where a request does not set them."""
     reasoning: Literal["auto", "on", "off"] = "auto"
