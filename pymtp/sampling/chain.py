@@ -9,7 +9,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
@@ -193,22 +192,13 @@ def check_with_vocabulary(
         with vocabulary.using():
             Sampler(SamplingParams(), vocabulary, rules=rules)
     if grammar is not None:
-        checked = _CHECKED_GRAMMARS.setdefault(vocabulary, set())
-        if grammar not in checked:
-            try:
-                with vocabulary.using():
-                    Sampler(SamplingParams(), vocabulary, grammar=grammar)
-            except (BackendError, Closed):
-                raise
-            except PymtpError as error:
-                raise InvalidParameter("grammar", f"GBNF that the model can follow ({error})") from None
-            if len(checked) >= _N_CHECKED_MAX:
-                checked.clear()
-            checked.add(grammar)
-
-
-_CHECKED_GRAMMARS: WeakKeyDictionary[Vocabulary, set[str]] = WeakKeyDictionary()
-_N_CHECKED_MAX = 64
+        try:
+            with vocabulary.using():
+                Sampler(SamplingParams(), vocabulary, grammar=grammar)
+        except (BackendError, Closed):
+            raise
+        except PymtpError as error:
+            raise InvalidParameter("grammar", f"GBNF that the model can follow ({error})") from None
 
 
 def _biases(params: SamplingParams, n_vocab: int) -> dict[int, float]:
