@@ -264,9 +264,7 @@ class Answer:
     @property
     def message(self) -> ChatMessage:
         """The answer so far, taken apart: reasoning and content."""
-        parser = self._prompt.chat.parse()
-        parser.finish(self.text, is_cut=self.finish_reason not in ("eog", "stop"))
-        return parser.message
+        return self._prompt.chat.read(self.text, self.finish_reason)
 
     @property
     def params(self) -> GenerationParams:

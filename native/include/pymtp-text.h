@@ -267,7 +267,6 @@ int32_t pymtp_chat_template_init(const struct llama_model * model, const char * 
 //   additional_stops                 texts at which the answer ends
 //   generation_prompt                the end of the prompt: what it has of the answer already
 //   thinking_start_tag, thinking_end_tags
-//   is_content_alone                 any answer is content, and nothing else
 // and a parser of one answer to it. PYMTP_INVALID if the request is malformed; PYMTP_FAILED if the template fails.
 int32_t pymtp_chat_template_render(const struct pymtp_chat_template * chat_template, const char * request,
                                    struct pymtp_chat_parser ** parser, char ** json);

@@ -48,24 +48,6 @@ class ChatDelta:
     tool_call: ToolCallDelta | None = None
 
 
-class ContentParser:
-    """Like ChatParser, for answers that are content alone. llama.cpp parses all of a text again with each piece."""
-
-    def __init__(self) -> None:
-        self._content = ""
-
-    def push(self, piece: str) -> list[ChatDelta]:
-        self._content += piece
-        return [ChatDelta(piece)] if piece else []
-
-    def finish(self, piece: str = "", *, is_cut: bool = False) -> list[ChatDelta]:
-        return self.push(piece)
-
-    @property
-    def message(self) -> ChatMessage:
-        return ChatMessage(self._content)
-
-
 class ChatParser:
     """Parses one answer: `push` its pieces as they come, `finish` after the last.
 
@@ -117,9 +99,6 @@ class ChatParser:
             at = self._text.rfind(last)
             self._n_told = len(self._text) if at < 0 else at + len(last)
         return made
-
-
-AnswerParser = ContentParser | ChatParser
 
 
 def _delta(delta: dict[str, Any]) -> ChatDelta:

@@ -5,7 +5,7 @@ Knows texts; the tokens that they become are the business of whoever generates.
 
 from dataclasses import dataclass, field
 
-from pymtp.chat.parser import AnswerParser, ChatParser, ContentParser
+from pymtp.chat.parser import ChatMessage, ChatParser
 from pymtp.text.thinking import ClosedOnce, Thinking
 
 
@@ -41,8 +41,6 @@ class ChatPrompt:
     """What closes it; the first closes it where a budget is used up."""
     ignored: tuple[str, ...] = ()
     """What of the schemas the grammar cannot follow, each with its place."""
-    is_content_alone: bool = True
-    """Answers are content, and nothing else."""
 
     def closed_once(self, budget: int) -> ClosedOnce | None:
         """What leaves closing tags out of one answer where a budget (in tokens) may have closed the thinking."""
@@ -51,6 +49,14 @@ class ChatPrompt:
         thinking = Thinking(self.thinking_begin, self.thinking_ends[0], [self.generation_prompt.encode()])
         return ClosedOnce(thinking, self.thinking_ends, budget)
 
-    def parse(self) -> AnswerParser:
+    def parse(self) -> ChatParser:
         """A parser for one answer to this prompt."""
-        return ContentParser() if self.is_content_alone else ChatParser(self.parser)
+        return ChatParser(self.parser)
+
+    def read(self, text: str, finish_reason: str | None) -> ChatMessage:
+        """What an answer says that has ended, or ends here: reasoning, content, tool calls."""
+        if self.parser is None:
+            return ChatMessage(text)
+        parser = self.parse()
+        parser.finish(text, is_cut=finish_reason not in ("eog", "stop"))
+        return parser.message

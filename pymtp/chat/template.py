@@ -158,7 +158,6 @@ def _prompt(made: Mapping[str, Any], parser: object, ignored: list[str]) -> Chat
     return ChatPrompt(
         text=made["prompt"],
         parser=parser,
-        is_content_alone=made["is_content_alone"],
         grammar=made["grammar"] or None,
         triggers=tuple(triggers) if made["grammar_lazy"] else (),
         preserved_tokens=tuple(made["preserved_tokens"]),

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from pymtp.chat.images import take_images
 from pymtp.chat.params import ChatParams, name_of, schema_of
-from pymtp.chat.parser import AnswerParser, ChatDelta, ChatMessage
+from pymtp.chat.parser import ChatDelta, ChatMessage, ChatParser
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import UnsupportedModel
 from pymtp.loading.images import Image
@@ -48,7 +48,7 @@ class ChatReply(Reply):
 
     def __init__(self, served: ServedModel) -> None:
         super().__init__(served)
-        self._parsers: dict[int, AnswerParser] = {}  # by answer
+        self._parsers: dict[int, ChatParser] = {}  # by answer
 
     def piece(self, answer: LiveAnswer, text: str) -> Iterable[bytes]:
         yield from self._begin(answer)

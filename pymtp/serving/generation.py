@@ -105,11 +105,7 @@ class Generation:
     def message(self) -> ChatMessage:
         """What the answer to a chat says so far: reasoning, content, tool calls. Of other texts all is content."""
         chat = self.params.chat
-        if chat is None:
-            return ChatMessage(self.text)
-        parser = chat.parse()
-        parser.finish(self.text, is_cut=self.finish_reason not in ("eog", "stop"))
-        return parser.message
+        return chat.read(self.text, self.finish_reason) if chat else ChatMessage(self.text)
 
     def parts(self, begin: int = 0, end: int | None = None) -> list[tuple[str, bool]]:
         """Cut `text[begin:end]` where it changes between accepted drafts (True) and what the target sampled (False).

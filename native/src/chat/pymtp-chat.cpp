@@ -93,26 +93,7 @@ static common_json trigger_write(const common_grammar_trigger & trigger) {
     }
 }
 
-// Whether a parser takes the whole answer for content: what it expects is the prompt's end, then any text.
-static bool is_content_alone(const common_chat_params & prompt) {
-    const auto & arena = prompt.parser;
-    const auto * root  = arena.empty() ? nullptr : std::get_if<common_peg_sequence_parser>(&arena.get(arena.root()));
-    std::string  before;
-    for (size_t i = 0; root && i < root->children.size(); ++i) {
-        const auto & part = arena.get(root->children[i]);
-        if (const auto * literal = std::get_if<common_peg_literal_parser>(&part)) {
-            before += literal->literal;
-        } else if (const auto * tag = std::get_if<common_peg_tag_parser>(&part)) {
-            const auto * rest = std::get_if<common_peg_until_parser>(&arena.get(tag->child));
-            return tag->tag == "content" && rest && rest->delimiters.empty() && before == prompt.generation_prompt;
-        } else if (!std::holds_alternative<common_peg_epsilon_parser>(part)) {
-            return false;
-        }
-    }
-    return false;
-}
-
-static common_json chat_prompt_write(const common_chat_params & prompt, bool continues) {
+static common_json chat_prompt_write(const common_chat_params & prompt) {
     auto triggers = common_json::array();
     for (const auto & trigger : prompt.grammar_triggers) {
         triggers.push_back(trigger_write(trigger));
@@ -127,7 +108,6 @@ static common_json chat_prompt_write(const common_chat_params & prompt, bool con
         { "generation_prompt", prompt.generation_prompt },
         { "thinking_start_tag", prompt.thinking_start_tag },
         { "thinking_end_tags", prompt.thinking_end_tags },
-        { "is_content_alone", !continues && is_content_alone(prompt) },
     };
 }
 
@@ -273,7 +253,7 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
         const bool continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
         const auto prompt    = common_chat_templates_apply(self.templates.get(), inputs);
         auto       made      = chat_parser_make(prompt, continues);
-        give(chat_prompt_write(prompt, continues), json);
+        give(chat_prompt_write(prompt), json);
         pymtp_give(parser, std::move(made));
     });
 }
