@@ -12,7 +12,6 @@ from pymtp.sampling.logprobs import TokenLogprobs
 from . import reports
 from .answer import LiveAnswer
 from .chat import ChatReply
-from .logs import random_name
 from .respond import Reply, event
 from .served_model import ServedModel
 
@@ -97,7 +96,7 @@ def _message(message: ChatMessage) -> dict[str, Any]:
 
 def _call(call: ToolCall) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id or random_name(), "type": "function", "function": function}
+    return {"id": call.id, "type": "function", "function": function}
 
 
 def _added(delta: ChatDelta) -> dict[str, Any]:
@@ -109,7 +108,7 @@ def _added(delta: ChatDelta) -> dict[str, Any]:
     call: dict[str, Any] = {"index": part.index}
     function = {"arguments": part.arguments}
     if part.name:
-        call |= {"id": part.id or random_name(), "type": "function"}
+        call |= {"id": part.id, "type": "function"}
         function = {"name": part.name, "arguments": part.arguments}
     return {"tool_calls": [call | {"function": function}]}
 

@@ -196,10 +196,10 @@ class MessagesReply(ChatReply):
         if message.content:
             content.append({"type": "text", "text": message.content})
         for call in message.tool_calls:
-            name, arguments = call.id or random_name(), _arguments(call.arguments)
+            arguments = _arguments(call.arguments)
             if arguments is None and call.arguments:  # cut: it is no input, and not lost
                 content.append({"type": "text", "text": call.arguments})
-            content.append({"type": "tool_use", "id": name, "name": call.name, "input": arguments or {}})
+            content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments or {}})
         return {
             **self._head(answer),
             "content": content,
@@ -227,7 +227,7 @@ class MessagesReply(ChatReply):
             yield self._block_delta({"type": "thinking_delta", "thinking": delta.reasoning})
         elif delta.tool_call:
             call = delta.tool_call
-            block = {"type": "tool_use", "id": call.id or random_name(), "name": call.name, "input": {}}
+            block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
             yield from self._open_block("tool_use", call.index, block)
             if call.arguments:
                 yield self._block_delta({"type": "input_json_delta", "partial_json": call.arguments})

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall, ToolCallDelta
+from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCallDelta
 
 from . import reports
 from .answer import LiveAnswer
@@ -201,8 +201,8 @@ class ResponsesReply(ChatReply):
     def _call_delta(self, call: ToolCallDelta, more: dict[str, Any]) -> Iterator[bytes]:
         i = call.index
         if i >= len(self._calls):
-            self._calls.append(call.id or random_name())
-            yield self._add(f"call {i}", self._call_item(i, ToolCall(call.name, ""), "in_progress"))
+            self._calls.append(call.id)
+            yield self._add(f"call {i}", _call_item(call.id, call.name, "", "in_progress"))
         if call.arguments:
             where = {"item_id": f"fc_{self._calls[i]}", "output_index": self._open[f"call {i}"]}
             yield self._event("response.function_call_arguments.delta", delta=call.arguments, **where, **more)
@@ -228,16 +228,7 @@ class ResponsesReply(ChatReply):
             part = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": logprobs}
             item = {"id": self._ids["message"], "type": "message", "role": "assistant", "content": [part]}
             items.append(item | {"status": "completed"})
-        for i, call in enumerate(message.tool_calls):
-            if i >= len(self._calls):
-                self._calls.append(call.id or random_name())
-            items.append(self._call_item(i, call, "completed"))
-        return items
-
-    def _call_item(self, i: int, call: ToolCall, status: str) -> dict[str, Any]:
-        name = self._calls[i]
-        ids = {"id": f"fc_{name}", "call_id": f"call_{name}", "status": status}
-        return {"type": "function_call", "name": call.name, "arguments": call.arguments, **ids}
+        return items + [_call_item(call.id, call.name, call.arguments, "completed") for call in message.tool_calls]
 
     def _whole(self, answer: LiveAnswer, output: list[dict[str, Any]]) -> dict[str, Any]:
         usage = reports.usage([answer])
@@ -277,3 +268,8 @@ class ResponsesReply(ChatReply):
     def _event(self, kind: str, **data: Any) -> bytes:
         self._n_events += 1
         return event({"type": kind, "sequence_number": self._n_events - 1, **data})
+
+
+def _call_item(name: str, function: str, arguments: str, status: str) -> dict[str, Any]:
+    ids = {"id": f"fc_{name}", "call_id": f"call_{name}", "status": status}
+    return {"type": "function_call", "name": function, "arguments": arguments, **ids}
