@@ -121,17 +121,12 @@ class _Server(uvicorn.Server):
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket at the address. Raises InvalidParameter."""
+    """A socket at the address, which listens. Raises InvalidParameter."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        bound.bind(address)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family)
     except OSError as error:
         reason = error.strerror or error
         if error.errno == EADDRINUSE:
             raise InvalidParameter("port", f"one that is free: {host}:{port} is in use") from None
         raise InvalidParameter("host", f"an address of this machine: {host}:{port} cannot be used ({reason})") from None
-    return bound
