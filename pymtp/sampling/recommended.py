@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pymtp.errors import InvalidParameter
-from pymtp.sampling.params import SamplingParams
+from pymtp.sampling.params import SamplingParams, known_samplers
 
 _PREFIX = "general.sampling."
 
@@ -53,10 +53,7 @@ def _number(field: str, value: object) -> Any:
 
 def _samplers(value: object) -> tuple[str, ...]:
     """The samplers of "top_k;temperature"; as in llama.cpp, names that are not known are left out."""
-    known: list[str] = []
-    for name in str(value).lower().split(";"):
-        try:
-            known += SamplingParams(samplers=(name,)).samplers
-        except InvalidParameter:
-            warnings.warn(f"{_PREFIX}sequence of the GGUF names {name!r}, which is no sampler", stacklevel=3)
-    return tuple(known)
+    known, unknown = known_samplers(str(value).lower().split(";"))
+    for name in unknown:
+        warnings.warn(f"{_PREFIX}sequence of the GGUF names {name!r}, which is no sampler", stacklevel=3)
+    return known
