@@ -62,28 +62,8 @@ export async function imported(text) {
 
 function read(text) {
   try {
-    return JSON.parse(text).chats.map(checked);
+    return JSON.parse(text).chats.filter(({ id, messages }) => id && messages.length);
   } catch {
     throw new Error("this is not a file of exported chats");
   }
 }
-
-function checked(chat) {
-  const messages = chat.messages.map((message) =>
-    message.role === "user"
-      ? { role: "user", content: String(message.content), images: (message.images ?? []).filter(isImage) }
-      : answerOf(message),
-  );
-  return { id: String(chat.id), title: String(chat.title), changed: Number(chat.changed), messages };
-}
-
-function answerOf(message) {
-  const found = makeAnswer();
-  for (const name of ["content", "reasoning", "note", "end", "reason"]) {
-    if (message[name]) found[name] = String(message[name]);
-  }
-  for (const part of ["content", "reasoning"]) found.drafted[part] = String(message.drafted?.[part] ?? "");
-  return found;
-}
-
-const isImage = (url) => /^data:image\/(png|jpeg);base64,/.test(url);
