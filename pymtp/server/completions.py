@@ -6,7 +6,7 @@ Owns the form of their answers.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall
+from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCall, ToolCallDelta
 from pymtp.sampling.logprobs import TokenLogprobs
 
 from . import reports
@@ -94,7 +94,7 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     return found
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: ToolCall | ToolCallDelta) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
 
@@ -105,12 +105,8 @@ def _added(delta: ChatDelta) -> dict[str, Any]:
     if delta.tool_call is None:
         return {"content": delta.content}
     part = delta.tool_call
-    call: dict[str, Any] = {"index": part.index}
-    function = {"arguments": part.arguments}
-    if part.name:
-        call |= {"id": part.id, "type": "function"}
-        function = {"name": part.name, "arguments": part.arguments}
-    return {"tool_calls": [call | {"function": function}]}
+    call = _call(part) if part.name else {"function": {"arguments": part.arguments}}
+    return {"tool_calls": [{"index": part.index, **call}]}
 
 
 class CompletionReply(Reply):
