@@ -28,8 +28,8 @@ TIMEOUT_S = 1800
 @pytest.fixture(scope="module")
 def server() -> Iterator[Client]:
     template = texts("models/templates", ".jinja")["Qwen-Qwen2.5-7B-Instruct.jinja"]
-    settings = ServerSettings(GenerationParams(cache_prompt=True), aliases=("nano",), chat_template=template)
-    with running(lambda: Model(n_ctx=65536, n_seq_max=2), settings) as client:
+    settings = ServerSettings(GenerationParams(cache_prompt=True), aliases=("nano",))
+    with running(lambda: Model(n_ctx=65536, n_seq_max=2, chat_template=template), settings) as client:
         yield client
 
 

@@ -817,7 +817,7 @@ def test_a_server_takes_images_in_all_chat_apis(files: tuple[Path, Path]) -> Non
     with open_model(files, chat_template="chatml") as model:
         messages = [{"role": "user", "content": [as_url(image), {"type": "text", "text": "a b"}]}]
         wanted = "".join(model.chat(messages, temperature=0, max_tokens=8))
-    settings = ServerSettings(params=pymtp.GenerationParams(), chat_template="chatml")
+    settings = ServerSettings(params=pymtp.GenerationParams())
     with running(lambda: open_model(files, chat_template="chatml"), settings) as client:
         assert client.get("/props").json["modalities"]["vision"] is True
         asked: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
@@ -849,7 +849,7 @@ def test_a_server_takes_images_in_all_chat_apis(files: tuple[Path, Path]) -> Non
 def test_images_that_the_context_has_no_room_for_are_the_fault_of_the_request(files: tuple[Path, Path]) -> None:
     large = [{"role": "user", "content": [as_url(png(800, 800)), {"type": "text", "text": "a b"}]}]
     data = base64.b64encode(png(800, 800)).decode()
-    with running(lambda: open_model(files), ServerSettings(chat_template="chatml")) as client:
+    with running(lambda: open_model(files, chat_template="chatml"), ServerSettings()) as client:
         prompt = {"prompt_string": TEXT, "multimodal_data": [data]}
         for response in (
             client.post("/v1/chat/completions", messages=large),
@@ -919,7 +919,7 @@ def test_a_server_never_opens_files_that_a_request_names(files: tuple[Path, Path
             opened.append(arguments)
 
     sys.addaudithook(watch)
-    with running(lambda: open_model(files), ServerSettings(chat_template="chatml")) as client:
+    with running(lambda: open_model(files, chat_template="chatml"), ServerSettings()) as client:
         for part in parts:
             messages = [{"role": "user", "content": [part, {"type": "text", "text": "a"}]}]
             asked = [{"role": "user", "content": [part, {"type": "input_text", "text": "a"}]}]
@@ -939,7 +939,7 @@ def test_images_in_the_queue_are_limited(files: tuple[Path, Path], monkeypatch: 
         return decode(self, *arguments, **options)
 
     monkeypatch.setattr(Session, "decode", decode_later)
-    with running(lambda: open_model(files), ServerSettings(chat_template="chatml", image_rows_max=250)) as client:
+    with running(lambda: open_model(files, chat_template="chatml"), ServerSettings(image_rows_max=250)) as client:
 
         def ask(width: int) -> Response:
             content = [as_url(png(width, width)), {"type": "text", "text": "a b"}]
@@ -1000,9 +1000,8 @@ def test_requests_that_wait_for_their_images_are_limited(files: tuple[Path, Path
 
 def test_pixels_go_once_a_prompt_is_prepared(files: tuple[Path, Path]) -> None:
     """They take up to a thousand times the memory of a file, and answers take long."""
-    settings = ServerSettings(chat_template="chatml")
-    with open_model(files) as model:
-        engine = ServedModel(lambda: model, settings)
+    with open_model(files, chat_template="chatml") as model:
+        engine = ServedModel(lambda: model, ServerSettings())
         engine._model, engine.phase = model, "ready"
         n_before = n_images()
         content = [as_url(png(128, 96)), {"type": "text", "text": "a b"}]

@@ -83,8 +83,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     folder = tmp_path_factory.mktemp("vision")
     files = write_qwen35(folder / "tiny.gguf"), write_qwen3vl_projector(folder / "mmproj.gguf")
     with running(
-        lambda: Model(files[0], mmproj=files[1], n_ctx=512, n_threads=1, n_gpu_layers=0),
-        ServerSettings(chat_template="chatml"),
+        lambda: Model(files[0], mmproj=files[1], n_ctx=512, n_threads=1, n_gpu_layers=0, chat_template="chatml"),
+        ServerSettings(),
     ) as client:
         yield client
 
