@@ -212,16 +212,10 @@ def _ends(body: ChatBody) -> tuple[bool | str, bool]:
 
 def _schema(body: ChatBody) -> Any:
     """The JSON schema that the answer has to follow; None: none. Raises ApiError."""
-    schema = body.json_schema
-    if schema is not None and body.grammar:
-        raise invalid("Cannot use both json_schema and grammar")
-    asked = body.response_format or {}
-    if asked.get("type") == "json_object" and "schema" not in asked and schema is not None:
-        asked = {"type": "json_object", "schema": schema}
+    schema, asked = body.json_schema, body.response_format or {}
     found = schema_of(asked)
-    if found is None and schema is not None:
-        return schema or {"type": "object"}
-    return found
+    says_none = found is None or (asked["type"] == "json_object" and "schema" not in asked)
+    return (schema or {"type": "object"}) if schema is not None and says_none else found
 
 
 def _check_part(part: Any) -> None:
