@@ -86,7 +86,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "samplers", _sampler_names(self.samplers))
-        object.__setattr__(self, "dry_sequence_breakers", _breakers(self.dry_sequence_breakers))
+        object.__setattr__(self, "dry_sequence_breakers", as_texts("dry_sequence_breakers", self.dry_sequence_breakers))
         object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
 
         for names, least, most, allowed in _RANGES:
@@ -180,8 +180,7 @@ def known_samplers(given: str | Sequence[str]) -> tuple[tuple[str, ...], list[st
 
 
 def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
-    # a string would be split into its letters
-    given = (names,) if isinstance(names, str) else as_tuple("samplers", names)
+    given = as_tuple("samplers", names)
     chain, unknown = known_samplers(given)
     if unknown:
         raise InvalidParameter(
@@ -191,9 +190,9 @@ def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def as_tuple(name: str, values: Any) -> tuple[Any, ...]:
-    """The values of the parameter `name`. Raises InvalidParameter if they are not a sequence."""
+    """The values of the parameter `name`, or a text alone. Raises InvalidParameter if they are not a sequence."""
     try:
-        return tuple(values)
+        return (values,) if isinstance(values, str) else tuple(values)
     except TypeError:
         allowed = "token ids with numbers: {15043: 1.5}" if name == "logit_bias" else "a sequence of strings"
         raise InvalidParameter(name, allowed, value=values) from None
@@ -207,10 +206,10 @@ def is_text(value: object) -> bool:
         return False
 
 
-def _breakers(texts: Iterable[str]) -> tuple[str, ...]:
-    given = (texts,) if isinstance(texts, str) else as_tuple("dry_sequence_breakers", texts)
-    if not all(map(is_text, given)):
-        raise InvalidParameter("dry_sequence_breakers", "strings that are not empty, in valid Unicode", value=given)
+def as_texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
+    """The texts of the parameter `name`. Raises InvalidParameter."""
+    given = as_tuple(name, values)
+    require(all(map(is_text, given)), name, "strings that are not empty, in valid Unicode", given)
     return given
 
 

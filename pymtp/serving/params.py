@@ -16,7 +16,7 @@ from pymtp.chat.schema import grammar_of_schema
 from pymtp.documented import documented
 from pymtp.errors import InvalidParameter, require
 from pymtp.loading.params import ADAPTER_SCALE_MAX
-from pymtp.sampling.params import SamplingParams, as_tuple, is_text
+from pymtp.sampling.params import SamplingParams, as_texts, is_text
 from pymtp.sampling.rules import check_grammar
 
 if TYPE_CHECKING:
@@ -116,12 +116,10 @@ class GenerationParams:
         _check_int("draft_min", self.draft_min, 0, "0 or more")
         is_share = isinstance(self.draft_p_min, (int, float)) and 0 <= self.draft_p_min <= 1
         require(is_share, "draft_p_min", "between 0 and 1", self.draft_p_min)
-        stop = (self.stop,) if isinstance(self.stop, str) else as_tuple("stop", self.stop)
-        require(all(map(is_text, stop)), "stop", "strings that are not empty, in valid Unicode", stop)
         tags = self.thinking_tags
         are_two = tags is None or (isinstance(tags, (tuple, list)) and len(tags) == 2 and all(map(is_text, tags)))
         require(are_two, "thinking_tags", "two strings that are not empty, in valid Unicode", tags)
-        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop", as_texts("stop", self.stop))
         require(self.accept in _ACCEPT, "accept", f"one of {', '.join(_ACCEPT)}", self.accept)
         picks = ("greedy", "sample", "auto")
         require(self.draft_pick in picks, "draft_pick", "greedy, sample or auto", self.draft_pick)
