@@ -324,7 +324,8 @@ TABLE: dict[str, list[Flag]] = {
         _number("adaptive_decay", "--adaptive-decay N", help="How slowly adaptive_p adapts."),
     ],
     "Repetition": [
-        _count("repeat_last_n", "--repeat-last-n N", help="Last tokens that penalties look at; 0: off, -1: all."),
+        _count("repeat_last_n", "--repeat-last-n N",
+               help="Last tokens that penalties look at; 0: off, -1: all, of 131,072."),
         _number("repeat_penalty", "--repeat-penalty N", help="Penalty for repeated tokens; 1: off."),
         _number("presence_penalty", "--presence-penalty N",
                 help="Subtracted from the logits of repeated tokens; 0: off."),
@@ -334,7 +335,7 @@ TABLE: dict[str, list[Flag]] = {
         _count("dry_allowed_length", "--dry-allowed-length N",
                help="DRY: no penalty for repetitions of up to N tokens."),
         _count("dry_penalty_last_n", "--dry-penalty-last-n N",
-               help="DRY: last tokens that it looks at; 0: off, -1: all."),
+               help="DRY: last tokens that it looks at; 0: off, -1: all, of 131,072."),
         _flag("dry_sequence_breakers", "--dry-sequence-breaker TEXT", parsers.text,
               "DRY: repetitions end at TEXT; may be given several times; none: no breakers.", many=True),
     ],
