@@ -37,8 +37,10 @@ def test_a_generation_runs_in_the_slot_that_it_asks_for(load: Callable[..., Mode
         texts = [finish(each) for each in many]
         assert [each.slot for each in many] == [1, 1, 1]
         assert len(set(texts)) == 1
+        other = model.generate(FRANCE, **OPTIONS)
         with pytest.raises(InvalidParameter, match="slot must be between 0 and 1, not 2"):
             finish(model.generate(FRANCE, slot=2, **OPTIONS))
+        assert finish(other) == texts[0]  # it fails alone
         waiting = model.generate(FRANCE, slot=0, max_tokens=200, ignore_eos=True)
         # others pass the one that waits for a slot that is in use
         blocked, free = model.generate(OTHER, slot=0, **OPTIONS), model.generate(OTHER, slot=1, **OPTIONS)

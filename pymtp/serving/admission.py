@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pymtp.drafting.lookup import EarlierTexts
 from pymtp.engine.session import Session
-from pymtp.errors import StateError
+from pymtp.errors import InvalidParameter, StateError
 from pymtp.serving.adapters import Adapters, Scales
 from pymtp.serving.request import Request
 from pymtp.serving.sequence import TokenSequence
@@ -57,7 +57,13 @@ class Admission:
         return sum(running.sequence.n_decoded for running in self.running.values()) + self.slots.n_kept
 
     def submit(self, job: Request) -> None:
-        self._waiting.append(job)
+        """Have a job wait. One for a slot that does not exist fails, alone."""
+        try:
+            self._is_free(job)
+        except InvalidParameter as error:
+            job.fail(error)
+        else:
+            self._waiting.append(job)
 
     def remove(self, job: Request) -> None:
         """End a job early and free its slot; nothing happens if it has ended."""
