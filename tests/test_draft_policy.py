@@ -209,6 +209,19 @@ def test_plain_rounds_that_a_busy_moment_made_look_slow_are_soon_measured_again(
     assert sum(plan.steps == 0 for plan in plans[100:]) > 150
 
 
+@pytest.mark.parametrize("rows", [2, 5, 9, 17])
+def test_a_first_figure_of_a_busy_moment_does_not_keep_lookup_from_long_drafts(rows: int) -> None:
+    policy, seen = new(has_heads=True), Counter[int]()
+    play(policy, flat, 20)
+
+    def busy_once(steps: int, n_rows: int, n: int) -> float:
+        seen[n_rows] += 1
+        return flat(steps, n_rows, n) * (30 if n_rows == rows and seen[n_rows] == 1 else 1)
+
+    plans, _ = play(policy, busy_once, 200, n_matched=20, match_right=1.0)
+    assert all(n_drafts(plan) == 16 for plan in plans[-50:])
+
+
 def test_a_burst_of_load_does_not_move_a_median() -> None:
     costs = PassCosts()
     for ms in [1.0] * (N_RECENT + 1) + [50.0] * (N_RECENT // 2):

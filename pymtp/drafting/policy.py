@@ -105,18 +105,22 @@ class PassCosts:
         before, self._before = self._before, kind[::2]
         if before != self._before:
             return
+        if kind not in self._recent and self._known and ms > 2 * self._at(kind) * self.pace:
+            self._recent[kind] = deque(maxlen=N_RECENT)  # a busy moment, or a graph was built: the next one tells
+            return
         self._latest.append((kind, ms))
         if kind == self._frequent:  # its cost stays: what has changed is the pace
             self._is_pace_old = True
             return
-        self._recent.setdefault(kind, deque(maxlen=N_RECENT)).append(ms / self.pace)
-        if kind not in self._known:
+        recent = self._recent.setdefault(kind, deque(maxlen=N_RECENT))
+        recent.append(ms / self.pace)
+        if len(recent) == 1:
             self.refresh()
 
     def refresh(self) -> None:
         """Take what was observed into account."""
         _ = self.pace  # by what was frequent until now
-        self._known = {kind: median(recent) for kind, recent in self._recent.items()}
+        self._known = {kind: median(recent) for kind, recent in self._recent.items() if recent}
         self._frequent = mode(kind for kind, _ in self._latest)
         self._fit = _fit(self._known)
         self._tables.clear()
@@ -248,6 +252,8 @@ class DraftPolicy:
         if not choice.steps and choice.n_until >= 0 and not any(each.n_found for each in asked):
             choice.used[0] = self._n_rounds
             return plain  # without a look at costs: where drafting does not pay, that is what would be lost
+        if self._n_rounds % (8 * REVIEW) == 0:  # where lookup drafts, nothing else may
+            self.costs.refresh()
         plan = self._with_steps(choice.steps, asked, n)
         # where lookup emits two tokens a round, no other length has to be looked at
         if choice.n_until < 0 and not (any(plan.lookup) and plan.tokens >= 2 * n):
