@@ -27,7 +27,7 @@ def batch(own: Values) -> None:
         raise CommandError(f"cannot read {own.requests}: {error.strerror}; check the path") from error
     path, _, given, options, _ = find(own, own.model_file)
     n_ctx = options["n_ctx"]
-    options |= {"n_ctx": n_ctx and max(n_ctx // n_slots, 1), "n_seq_max": n_slots}
+    options |= {"n_ctx": n_ctx and max(n_ctx // n_slots, 1), "n_seq_max": n_slots, "kv_unified": False}
     if given.sampling.seed is None:
         given = replace(given, sampling=replace(given.sampling, seed=0))
     note_embedded(path)
