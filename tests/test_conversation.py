@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from families import FAMILIES
-from machine import needs_exact_texts
+from machine import needs_exact_texts, needs_no_gpu
 from pymtp import Answer, ChatTemplate, Conversation, Model, SamplingParams
 from pymtp.errors import ContextFull, InvalidParameter
 
@@ -91,7 +91,7 @@ def test_an_answer_can_be_regenerated(model: Model) -> None:
         Conversation(model).regenerate()
 
 
-@needs_exact_texts
+@needs_no_gpu
 def test_an_earlier_message_can_be_changed_and_an_earlier_answer_made_again(model: Model) -> None:
     conversation = Conversation(model)
     first, second, third = (ask(conversation, question) for question in QUESTIONS)

@@ -12,7 +12,7 @@ import pytest
 
 from fake_session import FakeSession
 from families import FAMILIES
-from machine import needs_exact_texts
+from machine import HAS_GPU, needs_exact_texts
 from pymtp import Model, SamplingParams
 from pymtp.acceptance.interface import MATCH, Acceptance, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
@@ -364,7 +364,7 @@ def test_text_that_repeats_itself_has_many_drafts_accepted() -> None:
             stats = generation.stats
             assert stats.accepted / stats.rounds > 1.5
             assert stats.acceptance_rate is not None
-            assert stats.acceptance_rate > 0.5
+            assert stats.acceptance_rate > (0.5 if HAS_GPU else 0.7)  # a GPU's text repeats less
             assert generation.acceptance == "match"
         for draft_max, most in ((2, 2), (0, 0), (20, 16)):
             generation = model.generate(COUNT, sampling=GREEDY, max_tokens=30, ignore_eos=True, draft_max=draft_max)
