@@ -106,7 +106,7 @@ class PassCosts:
         if before != self._before:
             return
         if kind not in self._recent and self._known and ms > 2 * self._at(kind) * self.pace:
-            self._recent[kind] = deque(maxlen=N_RECENT)  # a busy moment, or a new graph: the next one counts
+            self._recent[kind] = deque(maxlen=N_RECENT)  # perhaps a busy moment: the next one counts
             return
         self._latest.append((kind, ms))
         if kind == self._frequent:  # its cost stays: what has changed is the pace
