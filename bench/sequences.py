@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("-c", "--ctx-size", type=int, default=1024, help="tokens of a sequence (default: 1024)")
     parser.add_argument("-r", "--repeat", type=int, default=3, help="repetitions of the whole list (default: 3)")
     parser.add_argument("-ngl", "--gpu-layers", type=int, default=-1, help="layers on the GPU (default: all)")
+    parser.add_argument("-sm", "--split-mode", choices=("layer", "tensor", "none"), default="layer", help="over GPUs")
     parser.add_argument("--forced-length", type=float, metavar="L", help="accept drafts at random, to this mean length")
     parser.add_argument("--threads", type=int, help="default: one per physical core")
     parser.add_argument("-no-kvu", "--no-kv-unified", action="store_true", help="a part of the cache for each sequence")
@@ -80,7 +81,7 @@ def load(stack: ExitStack, asked: argparse.Namespace, n: int, threads: int) -> d
     for k in asked.draft_max:
         drafts: dict[str, Any] = {"draft_max": k} if k else {"draft": "none"}
         options = {"n_seq_max": n, "n_ctx": asked.ctx_size, "n_threads": threads, "n_gpu_layers": asked.gpu_layers}
-        options["kv_unified"] = not asked.no_kv_unified
+        options |= {"kv_unified": not asked.no_kv_unified, "split_mode": asked.split_mode}
         model = stack.enter_context(Model(asked.model, **options, **drafts))
         name = "pymtp, auto" if k == "auto" else f"pymtp, K = {k}"
         forced = Forced.of_length(asked.forced_length, n_fixed) if k and asked.forced_length else None
@@ -100,6 +101,7 @@ def load(stack: ExitStack, asked: argparse.Namespace, n: int, threads: int) -> d
             cuda_shared_bytes=None,
             programs=asked.llama_cpp.resolve(),
             logs=folder,
+            split_mode=asked.split_mode,
         )
         pool = stack.enter_context(ThreadPoolExecutor(n))
         for name, with_drafts in {SERVER: False, f"{SERVER}, draft-mtp": True}.items():
