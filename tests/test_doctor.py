@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType
 from pymtp_cli.app import app
 from typer.testing import CliRunner
 
+from machine import GPUS
 from pymtp.errors import PymtpError
 from pymtp.placement import devices, operations
 from pymtp.placement.devices import host_device
@@ -25,7 +26,7 @@ def test_the_report_is_whole_and_names_no_user(monkeypatch: pytest.MonkeyPatch, 
     result = CliRunner().invoke(app, ["doctor"])
     titles = [line.split()[0] for line in result.stdout.splitlines() if not line.startswith(" ")]
     assert (result.exit_code, result.stderr) == (0, "")
-    assert titles == ["versions", "machine", "folders", "CPU", "drafts"]
+    assert titles == ["versions", "machine", "folders", "CPU", *GPUS, "drafts"]
     assert "LLAMA_ARG_CTX_SIZE=4096" in result.stdout and "HF_TOKEN=(set)" in result.stdout
     assert "secret" not in result.stdout and f"/{getpass.getuser()}/" not in result.stdout
 

@@ -362,9 +362,9 @@ def test_text_that_repeats_itself_has_many_drafts_accepted() -> None:
             generation = model.generate(COUNT, sampling=GREEDY, max_tokens=60, ignore_eos=True, draft_max=draft_max)  # type: ignore[arg-type]
             list(generation)
             stats = generation.stats
-            assert stats.accepted / stats.rounds > 1.5
+            assert stats.accepted / stats.rounds > (1.2 if HAS_GPU else 1.5)  # a GPU's text repeats less
             assert stats.acceptance_rate is not None
-            assert stats.acceptance_rate > (0.5 if HAS_GPU else 0.7)  # a GPU's text repeats less
+            assert stats.acceptance_rate > (0.5 if HAS_GPU else 0.7)
             assert generation.acceptance == "match"
         for draft_max, most in ((2, 2), (0, 0), (20, 16)):
             generation = model.generate(COUNT, sampling=GREEDY, max_tokens=30, ignore_eos=True, draft_max=draft_max)
