@@ -69,7 +69,7 @@ def model_options_of(flags: Values) -> dict[str, Any]:
 
 _GENERATION = (
     *("max_tokens", "ignore_eos", "logprobs", "cache_prompt", "reasoning_budget", "draft_min", "draft_p_min"),
-    *("draft_pick", "accept", "relaxed_top_n", "relaxed_delta"),
+    *("draft_pick", "accept"),
 )
 """Flags that are fields of GenerationParams as they are."""
 

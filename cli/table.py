@@ -22,7 +22,7 @@ from .parsers import OneOf, integer, integers, listed, number, numbers, zero_or_
 from .server_flags import KEPT, ORIGINS, SERVER, SLOTS
 
 FORMATS = ("none", "md", "csv", "json", "jsonl", "sql")
-ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise", "relaxed")
+ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 _DRAFTS = ("auto", "mtp", "lookup", "none")
@@ -277,13 +277,9 @@ TABLE: dict[str, list[Flag]] = {
         _flag("draft_pick", "--draft-pick greedy|sample|auto", str, default="auto",
               help="Draft the most likely tokens (greedy) or draw them (sample); auto: what is accepted more often."),
         _flag("accept", f"--accept {'|'.join(ACCEPT)}", str,
-              "Acceptance method; only relaxed changes the output, and only while the model thinks.", default="auto"),
+              "Acceptance method; none of them changes the distribution of the output.", default="auto"),
         _lists("accept", "--accept METHOD,...", OneOf(ACCEPT, is_list=True),
                f"Acceptance method: {', '.join(ACCEPT)}.", default=("auto",)),
-        _flag("relaxed_top_n", "--relaxed-top-n N", number(int),
-              "Relaxed: accept drafts among the target's top N tokens.", default=10),
-        _flag("relaxed_delta", "--relaxed-delta P", number(float),
-              "Relaxed: accept no draft that is more than P less probable than the top token.", default=0.6),
         _flag("thinking_tags", "--thinking-tags BEGIN END", kind=tuple[str, str],
               help="Tags around the model's thinking.  [default: the model's own]"),
         _flag("spec_synth_rates", "--spec-synth-rates P,P,...", numbers(0, 1, "between 0 and 1"), on="run serve",

@@ -7,7 +7,7 @@ that holds once holds in every run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -19,12 +19,10 @@ import pytest
 from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.acceptance.interface import MATCH, Acceptance, Verdict, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
-from pymtp.acceptance.relaxed import Relaxed
 from pymtp.errors import InvalidParameter, NothingAllowed
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
-from pymtp.text.thinking import Thinking
 
 N_TOKENS = 3
 """Tokens of a text, after token 0."""
@@ -199,12 +197,12 @@ BLOCKED = np.where(np.arange(10) == 8, 0, -np.inf).astype(np.float32)
 """A row that has but the token 8."""
 
 
-@pytest.mark.parametrize("name", ["match", "rejection", "token-wise", "forced", "scripted", "relaxed"])
+@pytest.mark.parametrize("name", ["match", "rejection", "token-wise", "forced", "scripted"])
 @pytest.mark.parametrize("n_accepted", [0, 1, 2])
 @pytest.mark.parametrize("options", [{"temperature": 0}, {}, {"mirostat": 2}], ids=str)
 def test_every_method_ends_where_nothing_is_allowed(name: str, n_accepted: int, options: dict[str, Any]) -> None:
     made = {"match": MATCH, "rejection": BLOCK_REJECTION, "token-wise": TOKENWISE_REJECTION, "forced": Forced([1, 1])}
-    accept: Acceptance = made.get(name) or (Scripted([1, 2]) if name == "scripted" else relaxed(THINK))
+    accept: Acceptance = made.get(name) or Scripted([1, 2])
     if options.get("mirostat") and accept in REJECTION:
         return  # it picks one token, and has no distribution
     drafts = [1, 2][:n_accepted]
@@ -435,98 +433,6 @@ def test_a_round_without_drafts_draws_only_its_token(accept: Acceptance) -> None
     plain, other = Sampler(params, n_vocab=50), Sampler(params, n_vocab=50)
     assert [accept(other, Verified([row], [])).tokens for _ in range(20)] == [[plain.sample(row)] for _ in range(20)]
     assert plain.random() == other.random()
-
-
-# Relaxed acceptance
-
-PIECES = [b"a", b"b", b"c", b"<think>", b"</think>", b"</", b"think", b">", b"x</think>y", b"."]
-
-
-def relaxed(prompt: Sequence[int], **options: Any) -> Relaxed:
-    thinking = Thinking("<think>", "</think>", (PIECES[token] for token in prompt))
-    return Relaxed(lambda: thinking.is_inside, lambda token: thinking.observe(PIECES[token]), **options)
-
-
-def nearly(*tokens: int) -> list[np.ndarray]:
-    """A greedy target that says `a` everywhere, and nearly these tokens: 0.5 to 0.4."""
-    rows = []
-    for token in tokens:
-        probs = np.full(10, 0.1 / 8, np.float32)
-        probs[token], probs[0] = 0.4, 0.5
-        rows.append(np.log(probs))
-    return rows
-
-
-THINK, CLOSED = [3, 1], [3, 1, 4]
-
-
-@pytest.mark.parametrize(
-    ("prompt", "drafts", "emitted"),
-    [
-        (THINK, [1, 2, 1], [1, 2, 1, 0]),  # all likely, and a bonus token
-        (CLOSED, [1, 2, 1], [0]),  # after thinking: by match
-        ([1, 2], [1, 2, 1], [0]),
-        ([1, 5, 6], [1], [0]),
-        (THINK, [1, 4, 2, 1], [1, 4, 0]),  # the end of the thinking inside of the block
-        (THINK, [5, 6, 7, 1], [5, 6, 7, 0]),  # a tag of several tokens
-        (THINK, [5, 6, 1, 1], [5, 6, 1, 1, 0]),  # nearly one
-        (THINK, [8, 1], [8, 0]),  # a tag inside of a token
-        ([3, 4, 3], [1, 1], [1, 1, 0]),  # it thinks again
-        ([1, 5, 6, 7, 3, 5, 6], [7, 1], [7, 0]),  # the end begins in the prompt
-    ],
-)
-def test_drafts_are_relaxed_only_inside_thinking(prompt: list[int], drafts: list[int], emitted: list[int]) -> None:
-    accept = relaxed(prompt)
-    sampler = Sampler(GREEDY, n_vocab=10)
-    verdict = accept(sampler, Verified(nearly(*drafts, 1), drafts))
-    assert verdict.tokens == emitted
-    assert "lossy" in accept.name
-
-
-def test_thinking_that_the_target_opens_is_relaxed() -> None:
-    accept = relaxed([1])
-    sampler = Sampler(GREEDY, n_vocab=10)
-    rows = [*says(3), *nearly(1, 2, 1)]
-    assert accept(sampler, Verified(rows, [3, 1, 2])).tokens == [3, 1, 2, 0]
-
-
-@pytest.mark.parametrize(
-    ("draft", "options", "is_kept"),
-    [
-        (1, {}, True),
-        (1, {"top_n": 1}, False),
-        (1, {"top_n": 2}, True),
-        (1, {"delta": 0.05}, False),
-        (1, {"delta": 0.15}, True),
-        (2, {"top_n": 2, "delta": 1.0}, False),
-        (0, {"top_n": 1, "delta": 0.0}, True),
-    ],
-)
-def test_a_relaxed_draft_is_judged_by_rank_and_distance_from_the_top_token(
-    draft: int, options: dict[str, Any], is_kept: bool
-) -> None:
-    verdict = relaxed(THINK, **options)(Sampler(GREEDY, n_vocab=10), Verified([*nearly(1), *says(2)], [draft]))
-    assert (verdict.n_accepted == 1) == is_kept
-
-
-def test_relaxed_ranks_are_those_before_the_chain() -> None:
-    """As in TensorRT-LLM: the chain here leaves only the rival of a penalised token."""
-    params = SamplingParams(temperature=1, top_k=1, repeat_penalty=5.0, logit_bias={1: -20})
-    verdict = relaxed(THINK)(Sampler(params, n_vocab=10, history=[1]), Verified([*nearly(1), *says(2)], [1], keep=True))
-    assert verdict.tokens[0] == 1
-    assert verdict.targets[0].prob(1) == 0
-    assert len(verdict.targets) == 2
-
-
-def test_a_relaxed_draft_can_end_the_sequence() -> None:
-    verdict = relaxed(THINK)(Sampler(GREEDY, n_vocab=10), Verified(nearly(EOG, 1), [EOG], stop={EOG}))
-    assert verdict == Verdict([EOG], 1, [])
-
-
-@pytest.mark.parametrize(("name", "value"), [("top_n", 0), ("delta", -0.1), ("delta", 1.1)])
-def test_relaxed_parameters_out_of_range_are_refused(name: str, value: float) -> None:
-    with pytest.raises(InvalidParameter, match=f"relaxed_{name} must be .*, not {value}"):
-        relaxed([], **{name: value})
 
 
 # Forced acceptance

@@ -208,14 +208,14 @@ def test_the_shell_completes_commands_flags_and_values() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("pymtp run --accept ", "auto match rejection rejection-tokenwise relaxed"),
+        ("pymtp run --accept ", "auto match rejection rejection-tokenwise"),
         ("pymtp chat --draft-pick ", "greedy sample auto"),
         ("pymtp run --draft-max ", "auto"),
         ("pymtp run -ctk q8", "q8_0"),
         ("pymtp run --mtp-context ", "auto chained target"),
         ("pymtp run -fa o", "on off"),
         ("pymtp bench -ctv f16,q8", "f16,q8_0"),
-        ("pymtp bench --accept match,rel", "match,relaxed"),
+        ("pymtp bench --accept match,rej", "match,rejection match,rejection-tokenwise"),
         ("pymtp bench -fa a", "auto"),
         ("pymtp bench -o js", "json jsonl"),
     ],

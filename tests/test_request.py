@@ -9,7 +9,6 @@ import pytest
 from pymtp.acceptance.forced import Forced
 from pymtp.acceptance.interface import MATCH, Acceptance
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
-from pymtp.acceptance.relaxed import Relaxed
 from pymtp.binding.library import ffi
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.pick import AutoPick, FixedPick
@@ -60,11 +59,8 @@ GBNF = 'root ::= "a"'
         ({"grammar": 'root ::= "\udcff"'}, "grammar must be GBNF in valid Unicode"),
         ({"json_schema": "[" * 100_000}, "json_schema must be valid JSON that is not nested so deeply"),
         ({"draft_pick": "some"}, "draft_pick must be greedy, sample or auto, not 'some'"),
-        ({"accept": "all"}, "accept must be one of auto, match, rejection, rejection-tokenwise, relaxed, not 'all'"),
+        ({"accept": "all"}, "accept must be one of auto, match, rejection, rejection-tokenwise, not 'all'"),
         ({"draft_pick": "sample", "accept": "match"}, "draft_pick must be greedy or auto with accept match"),
-        ({"draft_pick": "sample", "accept": "relaxed"}, "draft_pick must be greedy or auto with accept relaxed"),
-        ({"relaxed_top_n": 0}, "relaxed_top_n must be an integer, 1 or more, not 0"),
-        ({"relaxed_delta": 1.5}, "relaxed_delta must be between 0 and 1, not 1.5"),
         ({"thinking_tags": ("", "x")}, "thinking_tags must be two strings that are not empty"),
         ({"thinking_tags": ("x",)}, "thinking_tags must be two strings that are not empty"),
         ({"grammar": "root ::="[:4]}, r"grammar must be GBNF with a rule named root \("),
@@ -146,49 +142,22 @@ def test_a_grammar_that_may_start_inside_a_block_turns_block_rejection_off() -> 
         assert made.accept in (MATCH, TOKENWISE_REJECTION)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "tokens", "phases", "grammar"),
-    [
-        ([2], [0, 3, 0], "xx..", None),
-        ([0], [0, 2, 3], "..x.", None),
-        ([2, 3], [2, 4, 5, 6], ".xxx.", None),
-        ([0, 2, 0, 4], [5, 6, 0], "xx..", None),
-        # a grammar that waits for the end of the thinking follows the text, too
-        ([2], [0, 3, 0], "xx..", GBNF),
-        ([0, 2, 0, 4], [5, 6, 0], "xx..", GBNF),
-    ],
-)
-def test_relaxed_acceptance_tracks_thinking_from_the_prompt_on(
-    prompt: list[int], tokens: list[int], phases: str, grammar: str | None
+@pytest.mark.parametrize(("prompt", "tokens"), [([2], [0, 3, 0]), ([0, 2, 0, 4], [5, 6, 0])])
+def test_a_grammar_waits_for_the_end_of_the_thinking_that_the_prompt_leaves_open(
+    prompt: list[int], tokens: list[int]
 ) -> None:
-    vocabulary = Words()
-    made = sequence(prompt, vocabulary, accept="relaxed", grammar=grammar, relaxed_top_n=3, relaxed_delta=0.2)
-    other = sequence([0], vocabulary, accept="relaxed")
-    relaxed = made.accept
-    assert isinstance(relaxed, Relaxed)
-    assert (relaxed.top_n, relaxed.delta) == (3, 0.2)
-    # as the sampler starts the grammar, and the method follows its own state
-    starts = made.sampler._grammar_starts
-    followed = [relaxed.is_thinking()]
-    for token in tokens:
-        if starts:
-            starts(token)
-        relaxed.observe(token)
-        followed.append(relaxed.is_thinking())
-    assert followed == [phase == "x" for phase in phases]
-    assert not other.accept.is_thinking()  # type: ignore[attr-defined]
+    starts = sequence(prompt, grammar=GBNF).sampler._grammar_starts
+    assert starts
+    assert [starts(token) for token in tokens] == [False, True, True]
 
 
-def test_relaxed_acceptance_needs_thinking_tags_which_can_be_given() -> None:
+def test_thinking_tags_can_be_given() -> None:
     class Thoughtless(Words):
         thinking_tags = None
 
-    with pytest.raises(InvalidParameter, match="thinking_tags must be given for accept relaxed"):
-        sequence([0], Thoughtless(), accept="relaxed")
-    made = sequence([0, 1], Thoughtless(), accept="relaxed", thinking_tags=("b", "</"))
-    assert made.accept.is_thinking()  # type: ignore[attr-defined]
-    made.accept.observe(4)  # type: ignore[attr-defined]
-    assert not made.accept.is_thinking()  # type: ignore[attr-defined]
+    starts = sequence([0, 1], Thoughtless(), grammar=GBNF, thinking_tags=("b", "</")).sampler._grammar_starts
+    assert starts
+    assert [starts(token) for token in (0, 4)] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -343,7 +343,6 @@ def test_constrained_text_with_greedy_drafts_equals_plain_decoding(
     [
         ("greedy", "auto"),
         *(pytest.param("sample", accept, marks=pytest.mark.slow) for accept in ("auto", "rejection")),
-        ("auto", "relaxed"),
     ],
 )
 def test_a_grammar_applies_after_thinking_that_the_prompt_leaves_open(

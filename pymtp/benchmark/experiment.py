@@ -15,7 +15,7 @@ from pymtp.gguf.facts import GgufInfo
 from pymtp.loading.params import ModelParams
 from pymtp.serving.statistics import Stats
 
-Accept = Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"]
+Accept = Literal["auto", "match", "rejection", "rejection-tokenwise"]
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,6 @@ class Sampler:
         self._logits = ffi.new("struct pymtp_logits *")
         self._n_tokens, self._tokens = ffi.new("int32_t *"), ffi.new("int32_t[]", 1)
         self._result = ffi.new("struct pymtp_distribution **")
-        self._has_rules = rules is not None
         self._grammar: str | None = None
         self._grammar_starts: Callable[[int], bool] | None = None
         self.accept(*history)
@@ -156,12 +155,7 @@ class Sampler:
         """Whether a grammar will apply from some later token on."""
         return self._grammar is not None
 
-    def allows(self, row: Row, token: int) -> bool:
-        """Whether grammar and rules, if there are any, allow `token` next. `row` is the target's at its position."""
-        return not self._has_rules or self.distribution(row).prob(token) > 0
-
     def _constrain(self, grammar: str) -> None:
-        self._has_rules = True
         check(lib.pymtp_sampler_constrain(self._native, grammar.encode()))
         self._grammar, self._grammar_starts = None, None
 

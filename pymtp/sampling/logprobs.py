@@ -31,15 +31,6 @@ class TokenLogprobs:
     chain_top: list[tuple[int, float]]
 
 
-def top_probs(row: Row, n: int) -> "tuple[Tokens, Probs]":
-    """The top `n` tokens before the chain and their probabilities, most likely first: (n,) each."""
-    import numpy as np
-
-    probs = np.exp(_log_softmax(row))
-    tokens = _highest(probs, n)
-    return tokens, probs[tokens]
-
-
 def token_logprobs(row: Row, target: Distribution, token: int, n: int) -> TokenLogprobs:
     """Log probabilities of `token` and of the top `n` tokens, from the target's row and its distribution."""
     logprobs = _log_softmax(row)

@@ -36,8 +36,7 @@ class LoraScale(Struct):
 
 _PARAMS = {each.name: each.type for each in (*fields(SamplingParams), *fields(GenerationParams))}
 SAMPLING = [each.name for each in fields(SamplingParams) if each.type in (int, float, int | None)]
-DRAFTING = ["draft_max", "draft_min", "draft_p_min", "draft_lookup", "draft_pick"]
-DRAFTING += ["accept", "relaxed_top_n", "relaxed_delta"]
+DRAFTING = ["draft_max", "draft_min", "draft_p_min", "draft_lookup", "draft_pick", "accept"]
 SAME = [*SAMPLING, *DRAFTING, "ignore_eos", "cache_prompt"]
 """Fields that requests have as SamplingParams and GenerationParams have them."""
 UNSUPPORTED = {

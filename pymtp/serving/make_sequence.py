@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from pymtp.acceptance.interface import MATCH, Acceptance
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
-from pymtp.acceptance.relaxed import Relaxed
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.drafting.interface import DrafterTraits
 from pymtp.drafting.pick import AutoPick, DraftLength, FixedPick, PickMethod
@@ -45,8 +44,6 @@ def check_request(params: GenerationParams, model: ModelTraits) -> None:
     vocabulary, drafter = model.vocabulary, model.drafter
     if not drafter.allows_drawn and params.draft_pick == "sample":
         raise InvalidParameter("draft_pick", f"greedy or auto where {drafter.name} drafts", value="sample")
-    if params.accept == "relaxed" and not _tags(params, vocabulary):
-        raise InvalidParameter("thinking_tags", "given for accept relaxed: the model is not known to have any")
     rules = _rules(params, vocabulary, starts_inside=False)
     if params.reasoning_budget >= 0 and not (rules and rules.thinking_begin and rules.thinking_ends):
         raise InvalidParameter("reasoning_budget", "-1: the model is not known to think (or give thinking_tags)")
@@ -84,8 +81,7 @@ def make_sequence(
     n_draft = min(params.draft_max, n_draft_max) if isinstance(params.draft_max, int) else n_draft_max
     # a grammar that begins somewhere in a block is not known to all of its rows
     rejection = TOKENWISE_REJECTION if sampler.awaits_grammar else BLOCK_REJECTION
-    relaxed = _relaxed(prompt, params, vocabulary) if params.accept == "relaxed" else MATCH
-    accept, accept_drawn = _methods(params, relaxed, rejection)
+    accept, accept_drawn = _methods(params, rejection)
     return TokenSequence(
         prompt,
         sampler,
@@ -112,8 +108,7 @@ def _without(prompt: list[int], images: Sequence[PlacedImage]) -> list[int]:
 
 def acceptance_name(params: GenerationParams) -> str:
     """How reports call the way in which drafts will be verified."""
-    relaxed = Relaxed(lambda: False, lambda token: None)
-    return name_of(_pick(params), *_methods(params, relaxed, BLOCK_REJECTION))
+    return name_of(_pick(params), *_methods(params, BLOCK_REJECTION))
 
 
 def name_of(pick: PickMethod, likely: Acceptance, drawn: Acceptance) -> str:
@@ -129,26 +124,13 @@ def _pick(params: GenerationParams) -> PickMethod:
     return AutoPick() if params.draft_pick == "auto" else FixedPick(draws=True)
 
 
-def _methods(params: GenerationParams, relaxed: Acceptance, rejection: Acceptance) -> tuple[Acceptance, Acceptance]:
+def _methods(params: GenerationParams, rejection: Acceptance) -> tuple[Acceptance, Acceptance]:
     """The methods for drafts that are most likely tokens, and for drawn ones."""
     if params.forced:
         return params.forced, params.forced
-    named: dict[str, Acceptance] = {"match": MATCH, "rejection-tokenwise": TOKENWISE_REJECTION, "relaxed": relaxed}
+    named: dict[str, Acceptance] = {"match": MATCH, "rejection-tokenwise": TOKENWISE_REJECTION}
     drawn = named.get(params.accept, rejection)
     return (MATCH if params.accept == "auto" else drawn), drawn
-
-
-def _relaxed(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Relaxed:
-    thinking = _thinking(prompt, params, vocabulary)
-    if thinking is None:
-        raise InvalidParameter("thinking_tags", "given for accept relaxed: the model is not known to have any")
-    piece = vocabulary.special_piece
-    return Relaxed(
-        lambda: thinking.is_inside,
-        lambda token: thinking.observe(piece(token)),
-        params.relaxed_top_n,
-        params.relaxed_delta,
-    )
 
 
 def _thinking(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Thinking | None:

@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from pymtp.acceptance.forced import Forced, Scripted
-from pymtp.acceptance.relaxed import Relaxed
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.schema import grammar_of_schema
 from pymtp.documented import documented
@@ -22,7 +21,7 @@ from pymtp.sampling.rules import check_grammar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise", "relaxed")
+_ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise")
 
 
 @documented
@@ -80,14 +79,11 @@ class GenerationParams:
     draft_pick: Literal["greedy", "sample", "auto"] = "auto"
     """A draft is the most likely token, or drawn; auto: whichever would have had more recent drafts accepted, and with
     a seed the most likely one, so that the text is that of plain decoding."""
-    accept: Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"] = "auto"
+    accept: Literal["auto", "match", "rejection", "rejection-tokenwise"] = "auto"
     """How drafts are verified; auto: the most likely ones by match, drawn ones by rejection.
 
-    All but "relaxed" leave the distribution of the text as it is.
+    All of them leave the distribution of the text as it is.
     """
-    relaxed_top_n: int = 10
-    relaxed_delta: float = 0.6
-    """Limits of accept relaxed: see acceptance.Relaxed."""
     thinking_tags: tuple[str, str] | None = None
     """The texts around the thinking; None: those that the model is known to have."""
     forced: Forced | Scripted | None = None
@@ -123,9 +119,8 @@ class GenerationParams:
         require(self.accept in _ACCEPT, "accept", f"one of {', '.join(_ACCEPT)}", self.accept)
         picks = ("greedy", "sample", "auto")
         require(self.draft_pick in picks, "draft_pick", "greedy, sample or auto", self.draft_pick)
-        does_not_draw = self.draft_pick != "sample" or self.accept not in ("match", "relaxed")
+        does_not_draw = self.draft_pick != "sample" or self.accept != "match"
         require(does_not_draw, "draft_pick", f"greedy or auto with accept {self.accept}", self.draft_pick)
-        Relaxed(lambda: False, lambda token: None, self.relaxed_top_n, self.relaxed_delta)  # checks both
         _check_int("reasoning_budget", self.reasoning_budget, -1, "-1 (any number) to 2147483647", 2**31 - 1)
         require(isinstance(self.chat, (ChatPrompt, type(None))), "chat", "what Model.render returns", self.chat)
         self._check_grammar()
@@ -178,7 +173,7 @@ class GenerationParams:
         """
         keeps_text = self.draft_pick == "auto" and self.accept == "auto" and self.sampling.seed is not None
         picks = self.draft_pick == "greedy" or keeps_text
-        return self.sampling.is_greedy or picks or self.accept in ("match", "relaxed")
+        return self.sampling.is_greedy or picks or self.accept == "match"
 
     @property
     def keeps_plain_text(self) -> bool:
@@ -261,9 +256,7 @@ class GenerationOptions(SamplingOptions, total=False):
     draft_lookup: Literal["off", "self", "shared"] | None
     draft_owner: str
     draft_pick: Literal["greedy", "sample", "auto"]
-    accept: Literal["auto", "match", "rejection", "rejection-tokenwise", "relaxed"]
-    relaxed_top_n: int
-    relaxed_delta: float
+    accept: Literal["auto", "match", "rejection", "rejection-tokenwise"]
     thinking_tags: tuple[str, str] | None
     forced: Forced | Scripted | None
 
