@@ -74,8 +74,6 @@ KEPT = [
            "Folder that keeps prompts of idle slots over restarts, readable by this user alone.  [default: none]"),
     _serve("cache_disk_mib", "--cache-disk MIB", integer(1),
            "Room for prompts in --cache-dir.", default=ServerSettings.cache_disk_bytes >> 20),
-    _serve("train_log", "--train-log FOLDER", Path,
-           "Keep prompts and answers as texts in FOLDER, for pymtp heads train --data FOLDER.  [default: none are]"),
     _serve("slot_save_path", "--slot-save-path FOLDER", Path,
            "Folder for saved slots.  [default: slots cannot be saved]"),
 ]

@@ -12,10 +12,8 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message
 
-from http_server import running
-from pymtp import GenerationParams, Model
 from pymtp.errors import InvalidParameter
-from pymtp.server import logs, train_log
+from pymtp.server import logs
 from pymtp.server.access import Access
 from pymtp.server.settings import ServerSettings
 
@@ -72,26 +70,3 @@ def test_polls_below_a_prefix_are_not_logged_either(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == ""
     ask("/llmhealth", api_prefix="/llm")
     assert "status=404" in capsys.readouterr().err
-
-
-def test_served_texts_are_kept_for_training_where_that_is_asked_for(tmp_path: Path) -> None:
-    folder = tmp_path / "texts"
-    settings = ServerSettings(params=GenerationParams(), train_log=folder)
-    with running(lambda: Model(n_ctx=256, n_threads=1), settings) as client:
-        answers = [client.post("/completion", prompt=prompt, n_predict=8).json["content"] for prompt in ("One", "Two")]
-        assert client.post("/completion", prompt="Three", n_predict=-5).status == 400
-    (file,) = folder.iterdir()
-    assert file.read_text() == f"One{answers[0]}\nTwo{answers[1]}\n"
-    assert (folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
-
-
-def test_a_log_of_texts_ends_where_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_log, "N_BYTES_MAX", 40)
-    settings = ServerSettings(params=GenerationParams(), train_log=tmp_path)
-    with running(lambda: Model(n_ctx=256, n_threads=1), settings) as client:
-        for _ in range(6):
-            assert client.post("/completion", prompt="One", n_predict=4).status == 200
-    assert 0 < (tmp_path / "served.txt").stat().st_size <= 40
-    (tmp_path / "file").touch()
-    with pytest.raises(InvalidParameter, match="train_log must be a folder that can be written"):
-        train_log.TrainLog(tmp_path / "file")

@@ -29,7 +29,6 @@ from .fields import GenerationFields
 from .logs import log
 from .parameters import options_of, params_of
 from .settings import ServerSettings
-from .train_log import TrainLog
 
 Phase = Literal["loading", "ready", "failed", "stopping"]
 T = TypeVar("T")
@@ -88,7 +87,6 @@ class ServedModel:
         self._task: asyncio.Task[None] | None = None
         self._answer_s = 1.0  # how long answers take, smoothed
         self._decoding = asyncio.Lock()
-        self._train_log = TrainLog(settings.train_log) if settings.train_log else None
         self._idle: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._n_decoding = 0  # requests whose images are decoded, or wait for that
@@ -110,8 +108,6 @@ class ServedModel:
         if self._task:
             await asyncio.wait([self._task])
         await self._write_prompts()
-        if self._train_log:
-            self._train_log.close()
         await self._close_model()
 
     @property
@@ -247,8 +243,6 @@ class ServedModel:
             self.answers.remove(answer)
             self._answer_s += 0.1 * (time.monotonic() - answer.asked_at - self._answer_s)
             self._count(answer, error)
-            if self._train_log and self._model and error is None:
-                self._train_log.add(answer, self._model.vocabulary)
         if isinstance(error, BackendError):
             self._restart(error)
         elif not self.answers and self.settings.cache_dir:

@@ -62,8 +62,6 @@ class ServerSettings:
     """A folder that keeps prompts over restarts; None: they go with the server."""
     cache_disk_bytes: int = 8 << 30
     """Room for them there."""
-    train_log: Path | None = None
-    """A folder that keeps the texts of requests, for `pymtp heads train --data`; None: they are kept nowhere."""
     shares_cache: bool = False
     """Whether requests with different keys reuse one another's prompts, which times of answers show."""
     api_prefix: str = ""
