@@ -43,15 +43,6 @@ COMMANDS = {
     pymtp serve -hf user/repo:Q4_K_M --api-key-file keys.txt --host 0.0.0.0
     pymtp serve --metrics --slot-save-path slots --draft-max 3
     """,
-    "batch": """Answer the requests of a file in OpenAI's batch format.
-
-    A run that was interrupted continues: requests whose answers are in OUT.jsonl are left out. The same file gives the
-    same answers: each sequence is computed on its own, and requests without a seed get one.
-
-    Examples:
-    pymtp batch requests.jsonl -o answers.jsonl
-    pymtp batch requests.jsonl -o answers.jsonl -m model.gguf -np 16 -c 32768
-    """,
     "rpc_server": """Lend devices to pymtp on another machine (run ... --rpc HOST:PORT), one client at a time.
 
     Both machines need the same build. The protocol has no authentication: it belongs on a private network.

@@ -53,7 +53,5 @@ def _line(what: str, numbers: str) -> Iterator[Show | None]:
 
 prompting = partial(_line, "prompt", "{task.completed}/{task.total}")
 """Yields a function to call with the tokens of a prompt that are done and all of them; see `loading`."""
-answering = partial(_line, "answers", "{task.completed}/{task.total}")
-"""The same for answers that are complete."""
 writing = partial(_line, "writing", "{task.percentage:>3.0f}%")
 """The same for the bytes of a file that are written."""

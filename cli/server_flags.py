@@ -50,8 +50,6 @@ ORIGINS = [
 SLOTS = [
     _serve("n_slots", "-np --parallel N", integer(1, 256),
            "Slots: requests that run at the same time.  [default: 4]"),
-    _flag("n_slots", "-np --parallel N", integer(1, 256),
-          "Requests that run at the same time.", default=8, on="batch"),
     _serve("kv_unified", "-kvu/-no-kvu --kv-unified/--no-kv-unified", kind=bool | None,
            help="All slots share a cache of -c tokens, or each has an equal part.  [default: shared, unless -np "
            "is given]"),

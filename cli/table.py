@@ -36,7 +36,7 @@ _ON_WORDS = {
 }
 """llama.cpp's other words for flash attention."""
 
-_GENERATING = "run chat serve batch"
+_GENERATING = "run chat serve"
 _LOADING = f"{_GENERATING} bench"
 _PLACING = f"{_LOADING} inspect"
 _HEADS = "extract attach quantize convert train"
@@ -49,7 +49,7 @@ def _sampling(name: str, usage: str, parse: parsers.Parser, help: str, **more: A
 
 
 _flag = partial(Flag, on=_GENERATING)
-_run, _chat, _serve = partial(Flag, on="run"), partial(Flag, on="run chat serve"), partial(Flag, on="serve")
+_run, _serve = partial(Flag, on="run"), partial(Flag, on="serve")
 _train = partial(Flag, on="train")
 _load, _place = partial(Flag, on=_LOADING), partial(Flag, on=_PLACING)
 _bench, _lists = partial(Flag, on="bench"), partial(Flag, on="bench", is_list=True)
@@ -59,7 +59,6 @@ _count = partial(_sampling, parse=number(int))
 # fmt: off
 TABLE: dict[str, list[Flag]] = {
     "": [
-        _flag("requests", "IN.jsonl", Path, on="batch", default=REQUIRED),
         _flag("checkpoint", "CHECKPOINT", Path, on="convert", default=REQUIRED),
         _flag("model", "MODEL", Path, on=f"list {_HEADS}", default=REQUIRED),
         _flag("heads", "HEADS", Path, on="attach", default=REQUIRED),
@@ -162,8 +161,6 @@ TABLE: dict[str, list[Flag]] = {
     "Server": SERVER,
     "Origins": ORIGINS,
     "Files": [
-        _flag("output", "-o --output OUT.jsonl", Path,
-              "File that answers are appended to.", default=REQUIRED, on="batch"),
         _flag("output", "-o --output FILE", Path, "File to write.", default=REQUIRED, on="attach quantize"),
         _flag("output", "-o --output FILE", Path,
               "File to write.  [default: mtp-MODEL next to the model]", on="extract convert train"),
@@ -200,16 +197,16 @@ TABLE: dict[str, list[Flag]] = {
         _train("seed", "-s --seed N", integer(0), "Seed.", default=0),
     ],
     "Chats": [
-        _chat("chat_template", "--chat-template JINJA", parsers.text,
+        _flag("chat_template", "--chat-template JINJA", parsers.text,
               "Chat template; chatml: the built-in ChatML one.  [default: the model's own]"),
-        _chat("chat_template_file", "--chat-template-file FILE", Path, "Chat template from FILE."),
-        _chat("chat_template_kwargs", "--chat-template-kwargs JSON", parsers.text,
+        _flag("chat_template_file", "--chat-template-file FILE", Path, "Chat template from FILE."),
+        _flag("chat_template_kwargs", "--chat-template-kwargs JSON", parsers.text,
               "More variables for the chat template, a JSON object."),
-        _chat("reasoning", "-rea --reasoning", OneOf(_ON),
+        _flag("reasoning", "-rea --reasoning", OneOf(_ON),
               "Thinking: off tells the chat template to leave it out; on and auto let it decide.", default="auto"),
         _serve("reasoning_format", "--reasoning-format", OneOf(("auto", "deepseek", "deepseek-legacy", "none")),
                "Where the thinking goes; none: into the content.", default=ServerSettings.reasoning_format),
-        _chat("reasoning_budget", "--reasoning-budget N", integer(-1),
+        _flag("reasoning_budget", "--reasoning-budget N", integer(-1),
               "End the thinking after N tokens; -1: no limit.", default=-1),
     ],
     "Text": [
@@ -339,7 +336,7 @@ TABLE: dict[str, list[Flag]] = {
         _serve("n_ctx", "-c --ctx-size N", integer(0),
                "Context size in tokens, of all slots together.  [default: as the model was trained, as far as there is "
                "memory; 0: that in any case]"),
-        _flag("n_ctx", "-c --ctx-size N", integer(0), on="run chat batch inspect",
+        _flag("n_ctx", "-c --ctx-size N", integer(0), on="run chat inspect",
               help="Context size in tokens; 0: as the model was trained.  [default: the same, but at most 4096]"),
         _flag("n_batch", "-b --batch-size N", integer(1), "Prompt tokens per batch.", default=2048),
         _lists("n_batch", "-b --batch-size N,...", integers(1), "Prompt tokens per batch.", default=("2048",)),
@@ -385,7 +382,6 @@ TABLE: dict[str, list[Flag]] = {
         _serve("quiet", "-q --quiet", help="Log warnings and errors only."),
         _serve("log_file", "--log-file FILE", Path, "Append the log to FILE, too."),
         _serve("log_jsonl", "--log-jsonl/--no-log-jsonl", help="Log one JSON object per line."),
-        _flag("quiet", "-q --quiet", help="Do not count the requests at the end.", on="batch"),
         _flag("as_json", "--json", help="Print one JSON object instead of text.", on="run inspect list"),
         _flag("color", "-co --color", help="On a terminal, show accepted drafts in another colour.", on="run chat"),
         _run("logprobs", "--logprobs N", integer(0),
@@ -405,8 +401,8 @@ TABLE: dict[str, list[Flag]] = {
         _bench("submit", "--submit FILE", Path, "Write an anonymous record, for a speed report. Nothing is sent."),
         _bench("progress", "--progress/--no-progress", kind=bool | None,
                help="Show on stderr what is being measured, and each test when it is done.  [default: at a terminal]"),
-        _chat("verbose", "-v --verbose", help="Show llama.cpp's log and the engine's counters on stderr."),
-        _flag("verbose", "-v --verbose", on="batch bench", help="Show llama.cpp's log on stderr."),
+        _flag("verbose", "-v --verbose", help="Show llama.cpp's log and the engine's counters on stderr."),
+        _bench("verbose", "-v --verbose", help="Show llama.cpp's log on stderr."),
         _flag("debug", "--debug", is_eager=True, callback=remember_debug,
               on=f"{_PLACING} rpc-server doctor list {_HEADS}", help="Show tracebacks of errors."),
     ],

@@ -84,7 +84,7 @@ def test_the_reference_has_every_flag_of_a_command(command: str) -> None:
         ("chat --no-think", "No such option: --no-think; did you mean --reasoning off?"),
         ("help", "No such command 'help'; did you mean pymtp --help?"),
         ("llama-bench", "did you mean pymtp bench?"),
-        ("run -np 4 hi", "No such option: -np; pymtp serve and pymtp batch and pymtp inspect have it"),
+        ("run -np 4 hi", "No such option: -np; pymtp serve and pymtp inspect have it"),
         ("chat -cram 0", "No such option: -cram; pymtp serve has it"),
         ("run --context-shift hi", "where the context is full (-c); pymtp serve has it"),
         ("model.gguf", "a command comes before the model: pymtp run, or pymtp chat"),

@@ -17,15 +17,12 @@ from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
 from pymtp.drafting.draft_vocab import parse_draft_vocab
 from pymtp.embedded import model_path
 from pymtp.engine import snapshot
-from pymtp.server.batch import _answered, read_requests
 
 from .fuzzer import Fuzzer, damaged, damaged_json, damaged_text
 
 _CHAT = {"format": "pymtp chat", "system": None, "messages": [{"role": "user", "content": "Hi"}]}
 _PROMPT = {"category": "a", "prompt": "b", "answer": "c"}
 _MESSAGES = {"category": "a", "messages": [{"role": "user", "content": "Hi"}], "answer": "c"}
-_ASKED = {"custom_id": "1", "url": "/v1/completions", "body": {"prompt": "a", "max_tokens": 3}}
-_ANSWERED = {"id": "2", "custom_id": "1", "response": {"status_code": 200, "body": {}}, "error": None}
 _ROW = {"model_filename": "m", "n_threads": 1, "test": "tg4", "draft_max": 1, "avg_ts": 1.5, "stddev_ts": 0.1}
 _ROW |= {"n_samples": 3, "temperature": 0, "accept": "auto", "category": "a"}
 
@@ -42,7 +39,7 @@ class Files(Fuzzer):
         self._path = folder / "file"
         os.mkfifo(folder / "fifo")
         self._odd = [Path("/dev/zero"), folder, folder / "nothing"]
-        self._records = ("chat", "answered", "earlier", "journal", "state")  # others may be pipes, and are waited for
+        self._records = ("chat", "earlier", "journal", "state")  # others may be pipes, and are waited for
         small = Variant(model_path(), None)
         self._plan = Experiment((small,), (Workload(0, 4, 0),), make_arms([1], [0.0], ["auto"], [None]), 1)
         journal = self._journal(folder / "journal")
@@ -53,8 +50,6 @@ class Files(Fuzzer):
             "prompts": (read_texts, [_PROMPT, _MESSAGES]),
             "answers": (read_answers, [_PROMPT, _MESSAGES]),
             "draft vocabulary": (lambda path: parse_draft_vocab(path, 512), [[1, 2, 3], list(range(300))]),
-            "requests": (read_requests, [_ASKED]),
-            "answered": (_answered, [_ANSWERED]),
             "earlier": (read_earlier, [[_ROW], _ROW]),
             "journal": (self._journal, [json.loads(text.splitlines()[0])]),
             "state": (lambda path: snapshot.unpack(snapshot.read(path), engine="e", model="m"), [{"engine": "e"}]),

@@ -18,7 +18,7 @@ import pymtp
 from pymtp import PymtpError, benchmark
 from pymtp.embedded import model_path
 from pymtp.loading import rpc
-from pymtp.server import batch, run
+from pymtp.server import run
 
 from .fuzzer import Fuzzer
 
@@ -45,7 +45,7 @@ class Flags(Fuzzer):
         os.chdir(folder)
         (folder / "text").write_text("a text\n")
         (folder / "deep.json").write_text("[" * 100_000)
-        line = {"category": "a", "prompt": "b", "custom_id": "c", "url": "d", "body": {}}
+        line = {"category": "a", "prompt": "b"}
         (folder / "lines.jsonl").write_text(json.dumps(line) + "\n")
         os.mkfifo(folder / "fifo")
         (folder / "model.gguf").symlink_to(model_path())
@@ -57,7 +57,6 @@ class Flags(Fuzzer):
         pymtp.Model = stop  # type: ignore[misc, assignment]
         benchmark.measure = stop  # type: ignore[attr-defined, assignment]
         run.serve = stop  # type: ignore[assignment]
-        batch.run_batch = stop  # type: ignore[assignment]
         rpc.serve_devices = stop
         pymtp.exit_on_abort = lambda: None
         # made once: that takes ten times as long as parsing a list
@@ -88,8 +87,6 @@ class Flags(Fuzzer):
             else:
                 made += [flag, chance.choice(_VALUES)] if chance.random() < 0.75 else [flag]
         made += [chance.choice(_VALUES) for _ in range(chance.choice([0, 0, 1, 2]))]
-        if name == "batch" and chance.random() < 0.7:
-            made += ["lines.jsonl", "-o", chance.choice(["out", "text", "fifo", "."])]
         return made
 
     def run(self, case: list[str]) -> str:
