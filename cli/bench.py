@@ -21,9 +21,7 @@ from pymtp.benchmark import Experiment, Results, Row, Variant, measure, rows
 from pymtp.benchmark.compare import Earlier, comparison, read_earlier
 from pymtp.benchmark.experiment import Workload, make_arms
 from pymtp.benchmark.formats import check_folder, submit, write
-from pymtp.benchmark.journal import Journal
 from pymtp.benchmark.measure import Step
-from pymtp.benchmark.plot import check_plot, draw
 from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
 from pymtp.benchmark.report import gain_text, in_all
 from pymtp.embedded import model_path
@@ -44,8 +42,6 @@ _VARIED = (
 def bench(own: Values) -> None:
     output = Output()
     prepare_library(own)
-    if own.plot:
-        check_plot(own.plot)
     if own.submit:
         check_folder(own.submit)
     texts, variants = _texts(own), _variants(own)
@@ -58,15 +54,12 @@ def bench(own: Values) -> None:
     if progress:
         note_embedded(own.model or own.hf or next(iter(own.model_file), None))
     earlier = read_earlier(own.compare) if own.compare else None
-    journal = Journal(own.resume, experiment, texts) if own.resume else None
     results = Results()
     try:
-        stopped = _measure(experiment, texts, results, journal, is_shown=progress)
+        stopped = _measure(experiment, texts, results, is_shown=progress)
     finally:
         # also after a run that fails halfway
         _show(results, output, own, earlier)
-    if stopped and own.resume:
-        print_stderr(f"pymtp: the same command with --resume {own.resume} continues")
     if stopped:
         raise typer.Exit(130)
 
@@ -104,13 +97,13 @@ def _variants(own: Values) -> tuple[Variant, ...]:
     )
 
 
-def _measure(experiment: Experiment, texts: Any, results: Results, journal: Journal | None, *, is_shown: bool) -> bool:
+def _measure(experiment: Experiment, texts: Any, results: Results, *, is_shown: bool) -> bool:
     """Run the whole experiment; return whether Ctrl-C ended it."""
     try:
         for variant in experiment.variants:
             one = replace(experiment, variants=(variant,))
             with measuring(results, variant, is_shown=is_shown) as on_step:
-                for _ in measure(one, results, texts=texts, on_step=on_step, journal=journal):
+                for _ in measure(one, results, texts=texts, on_step=on_step):
                     pass
     except KeyboardInterrupt:
         is_any = any(not sample.is_prompt_only for sample in results.samples)
@@ -133,8 +126,6 @@ def _show(results: Results, output: Output, own: Values, earlier: Earlier | None
     if earlier is not None:
         text = comparison(found, earlier)
         output.write(f"\n{text}") if own.form == "md" else print_stderr(text.rstrip("\n"))
-    if own.plot and not draw(own.plot, found):
-        print_stderr(f"pymtp: {own.plot} not written: nothing was drafted, so there is nothing to plot")
     if own.submit:
         submit(own.submit, found)
 

@@ -387,8 +387,6 @@ TABLE: dict[str, list[Flag]] = {
         _run("logprobs", "--logprobs N", integer(0),
              "With --json: log probabilities of each token and of the N most likely ones there."),
         _flag("resume", "--resume", help="Continue the latest chat at a terminal.", on="chat"),
-        _bench("resume", "--resume FILE", Path,
-               "Save each measurement in FILE; the same command continues an interrupted run from it."),
         _flag("no_history", "--no-history", on="chat",
               help="Save neither what you type nor the chat, which --resume would continue."),
         _bench("form", "-o --output md|csv|json|jsonl|sql|none", OneOf(FORMATS),
@@ -396,7 +394,6 @@ TABLE: dict[str, list[Flag]] = {
         _bench("error_form", "-oe --output-err FORMAT", OneOf(FORMATS),
                "Also print the results on stderr, in this format.", default="none"),
         _bench("wide", "--wide", help="With md: all columns in one table, wider than a screen."),
-        _bench("plot", "--plot FILE.png|svg", Path, "Plot speed-up and acceptance rate by K and kind of text."),
         _bench("compare", "--compare FILE", Path, "Compare with an earlier run, written by -o json, jsonl or csv."),
         _bench("submit", "--submit FILE", Path, "Write an anonymous record, for a speed report. Nothing is sent."),
         _bench("progress", "--progress/--no-progress", kind=bool | None,
@@ -411,7 +408,7 @@ TABLE: dict[str, list[Flag]] = {
 BASIC = {
     "model_file", "hf", "n_gpu_layers", "n_threads", "n_ctx", "temperature", "seed", "prompt_text", "prompt_file",
     "system", "max_tokens", "quiet", "as_json", "color", "draft", "draft_model", "draft_max", "n_prompt", "n_gen",
-    "n_repeat", "prompts", "form", "plot", "compare", "resume", "host", "port", "n_slots", "aliases",
+    "n_repeat", "prompts", "form", "compare", "resume", "host", "port", "n_slots", "aliases",
     "api_keys", "output", "type", "help",
 }
 # fmt: on

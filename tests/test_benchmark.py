@@ -20,7 +20,6 @@ from pymtp.benchmark import Row, Variant, measure, rows
 from pymtp.benchmark.compare import comparison, read_earlier
 from pymtp.benchmark.experiment import Arm, Experiment, Results, Sample, Subject, Trial, Workload, make_arms, trials
 from pymtp.benchmark.formats import TABLE, write
-from pymtp.benchmark.plot import check_plot, draw
 from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_answers, read_texts, synthetic
 from pymtp.benchmark.rows import median_ratio
 from pymtp.benchmark.tables import narrow
@@ -378,26 +377,3 @@ def test_several_models_are_judged_one_by_one_and_shown_side_by_side(results: Re
     cells = [[cell.strip() for cell in line.split("|")[1:4]] for line in table.splitlines() if line.startswith("|")]
     assert cells[0] == ["threads", "b", "K"]
     assert cells[2:] == [["2", "2048", "0"], ["2", "2048", "2"], ["1", "64", "0"], ["1", "64", "2"]]
-
-
-# --- pictures ---
-
-
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_a_picture_has_speed_ups_and_acceptance(results: Results, tmp_path: Path, suffix: str) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / f"plot{suffix}"
-    check_plot(path)
-    assert draw(path, rows(results))
-    assert path.stat().st_size > 5000
-    assert not draw(path, [row for row in rows(results) if row.draft_max == 0])
-
-
-def test_a_picture_that_cannot_be_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PymtpError, match=r"neither \.png nor \.svg"):
-        check_plot(tmp_path / "plot.gif")
-    with pytest.raises(PymtpError, match="is not a folder"):
-        check_plot(tmp_path / "nowhere" / "plot.svg")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(PymtpError, match="pip install matplotlib"):
-        check_plot(tmp_path / "plot.svg")

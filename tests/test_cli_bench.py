@@ -119,7 +119,6 @@ def test_wrong_usage_is_one_line_that_names_the_fix(arguments: str, expected: st
     [
         ("-m nowhere.gguf", "nowhere.gguf: no such file; check the path"),
         ("--prompts nowhere.jsonl", "cannot read the prompts in nowhere.jsonl: No such file or directory; check"),
-        ("--plot plot.gif", "plot.gif is neither .png nor .svg; use one of these suffixes"),
         ("--submit nowhere/x.json", "nowhere is not a folder; create it, or name another one after --submit"),
     ],
 )
@@ -215,17 +214,14 @@ def test_forced_acceptance_is_as_asked_for_and_no_valid_output(tmp_path: Path) -
 
 
 @model
-def test_all_formats_and_a_picture(prompts: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "plot.svg"
+def test_all_formats(prompts: Path) -> None:
     given = [*SHORT, "--prompts", prompts, "--draft-max", "1", "--no-warmup"]
-    result = bench(*given, "-o", "sql", "-oe", "csv", "--plot", picture)
+    result = bench(*given, "-o", "sql", "-oe", "csv")
     assert result.exit_code == 0
     database = sqlite3.connect(":memory:")
     database.executescript(result.stdout)
     [(n_rows,)] = database.execute("SELECT count(*) FROM pymtp_bench")
     assert n_rows == len(list(csv.DictReader(io.StringIO(result.stderr)))) == 8
-    assert b"<svg" in picture.read_bytes()
 
     result = bench(*given, "--progress")
     assert result.exit_code == 0
@@ -275,41 +271,6 @@ def test_a_run_that_fails_halfway_shows_what_it_has(embedded_model: Path, tmp_pa
     assert result.exit_code == 1
     assert {row["model_filename"] for row in json.loads(result.stdout)} == {embedded_model.name}
     assert "step77" in result.stderr and result.stderr.count("\n") == 1
-
-
-@model
-def test_an_interrupted_run_continues_where_it_was(prompts: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept.jsonl"
-    given = ["--prompts", prompts, "--draft-max", "1", "--resume", kept]
-    whole = rows(*given)
-    head, *samples = kept.read_text().splitlines(keepends=True)
-    # 2 of prompts without MTP and 2 with it, 2 texts twice in 2 arms
-    assert len(samples) == 2 + 2 + 8
-    again = rows(*given)
-    measured = {"test_time"}
-    assert [{k: v for k, v in row.items() if k not in measured} for row in again] == [
-        {k: v for k, v in row.items() if k not in measured} for row in whole
-    ]
-    # of the last trial one arm is missing, and half a line is left: that trial is measured again
-    kept.write_text(head + "".join(samples[:-1]) + samples[-1][:40])
-    shown = bench(*SHORT, *given, "--progress").stderr
-    steps = sorted(line for line in shown.splitlines() if " of 2" in line)
-    assert steps == [f"pymtp: tg8 chat, {arm}, 2 of 2" for arm in ("K = 1", "plain")]
-    assert len(kept.read_text().splitlines()) == 1 + 11 + 1 + 2
-    assert rows(*given)[-1]["n_samples"] == whole[-1]["n_samples"]
-
-
-@model
-def test_a_file_to_resume_from_that_is_another_ones_is_refused(prompts: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept.jsonl"
-    for text in ("{}", "no json", "\n[]", '{"pymtp bench": "another", "measured": "x"}'):
-        kept.write_text(text)
-        result = bench(*SHORT, "--resume", kept)
-        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-        assert "is no record of these models" in result.stderr and kept.read_text() == text
-    assert "cannot use" in bench(*SHORT, "--resume", tmp_path).stderr
-    missing = bench(*SHORT, "-m", tmp_path / "missing.gguf", "--resume", tmp_path / "new.jsonl")
-    assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1) and "missing.gguf" in missing.stderr
 
 
 @model

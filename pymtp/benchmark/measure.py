@@ -13,7 +13,6 @@ import numpy as np
 
 from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.benchmark.experiment import Arm, Experiment, Results, Sample, Subject, Trial, Variant, Workload, trials
-from pymtp.benchmark.journal import Journal
 from pymtp.benchmark.prompts import (
     BUILT_IN,
     Prompt,
@@ -70,12 +69,11 @@ def measure(
     *,
     texts: Sequence[Text] = BUILT_IN,
     on_step: OnStep = lambda step: None,
-    journal: Journal | None = None,
 ) -> Iterator[Sample]:
     """Run all of `experiment` and add the samples to `results`; yields each sample as it is measured.
 
-    Prompts are `texts`, or random tokens if an arm's acceptance is forced. `on_step` is called before each step. Turns
-    in `journal` are taken from there, and new ones are added to it. Raises what Model and Batch.submit raise.
+    Prompts are `texts`, or random tokens if an arm's acceptance is forced. `on_step` is called before each step. Raises
+    what Model and Batch.submit raise.
     """
     results.tests = list(experiment.tests)
     for variant in experiment.variants:
@@ -106,7 +104,7 @@ def measure(
                     results.note(f"{variant.path.name}: {model.room_note}")
                 if mode == "mtp" and model.draft_note:
                     results.note(f"{variant.path.name}: {model.draft_note}")
-                stage = _Stage(experiment, variant, model, prompts_only=drafts and mode == "none", journal=journal)
+                stage = _Stage(experiment, variant, model, prompts_only=drafts and mode == "none")
                 yield from stage.play(works, results, on_step)
                 used = _memory_bytes(model)
             if mode == "mtp":
@@ -125,7 +123,6 @@ class _Stage:
     model: Model
     prompts_only: bool
     """Whether to measure only how long prompts take without MTP."""
-    journal: Journal | None = None
 
     @property
     def has_heads(self) -> bool:
@@ -155,10 +152,7 @@ class _Stage:
                     self._generate(work, arm, Trial(0, 0), min(work.test.n_gen, _N_WARMUP))
         for work in works:
             for trial, arms in trials(len(work.prompts), n_repeat, self.arms(work.test)):
-                key = self.variant, work.test, trial, self.prompts_only
-                known = self.journal.samples(key, arms) if self.journal else []
-                results.samples += known
-                for arm in arms[len(known) :]:
+                for arm in arms:
                     category = work.prompts[trial.prompt].category
                     text = " ".join(filter(None, (work.test.name, category)))
                     how = f"K = {arm.draft_max}" if arm.draft_max else "plain"
@@ -167,12 +161,9 @@ class _Stage:
                     n_gen = 0 if self.prompts_only else work.test.n_gen
                     made = self._generate(work, arm, trial, n_gen)
                     sample = Sample(self.variant, work.test, arm, trial, category, self.prompts_only, *made)
-                    if self.journal:
-                        self.journal.add(sample)
                     results.samples.append(sample)
                     yield sample
                     n_done += 1
-                n_done += len(known)
             on_step(Step(f"{work.test.name} done", n_done, n_all, None if self.prompts_only else work.test))
 
     def _generate(self, work: _Work, arm: Arm, trial: Trial, n_gen: int) -> tuple[Stats, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -142,16 +142,6 @@ class Stats:
     def as_dict(self) -> dict[str, Any]:
         """The report under the names that the command line's `--json` uses; None: a value that does not exist yet."""
         return {name: getattr(self, name) for name in _REPORTED}
-
-    def as_record(self) -> dict[str, Any]:
-        """Everything, as JSON: what `from_record` reads."""
-        return {**vars(self), "_rounds": [[*pair, n] for pair, n in self._counts()]}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Stats:
-        """Restore what `as_record` returned. Raises KeyError, TypeError or ValueError if it cannot have returned it."""
-        rounds = Counter({(drafted, accepted): n for drafted, accepted, n in record["_rounds"]})
-        return cls(**{**record, "_rounds": rounds})
 
 
 def _per_second(count: int, seconds: float) -> float | None:

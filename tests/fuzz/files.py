@@ -11,11 +11,8 @@ from typing import Any
 
 from pymtp import PymtpError
 from pymtp.benchmark.compare import read_earlier
-from pymtp.benchmark.experiment import Experiment, Variant, Workload, make_arms
-from pymtp.benchmark.journal import Journal
-from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
+from pymtp.benchmark.prompts import read_answers, read_texts
 from pymtp.drafting.draft_vocab import parse_draft_vocab
-from pymtp.embedded import model_path
 from pymtp.engine import snapshot
 
 from .fuzzer import Fuzzer, damaged, damaged_json, damaged_text
@@ -39,19 +36,13 @@ class Files(Fuzzer):
         self._path = folder / "file"
         os.mkfifo(folder / "fifo")
         self._odd = [Path("/dev/zero"), folder, folder / "nothing"]
-        self._records = ("chat", "earlier", "journal", "state")  # others may be pipes, and are waited for
-        small = Variant(model_path(), None)
-        self._plan = Experiment((small,), (Workload(0, 4, 0),), make_arms([1], [0.0], ["auto"], [None]), 1)
-        journal = self._journal(folder / "journal")
-        del journal
-        text = (folder / "journal").read_text()
+        self._records = ("chat", "earlier", "state")  # others may be pipes, and are waited for
         self._readers: dict[str, tuple[Callable[[Path], Any], list[Any]]] = {
             "chat": (lambda path: chats.is_chat(path), [_CHAT]),
             "prompts": (read_texts, [_PROMPT, _MESSAGES]),
             "answers": (read_answers, [_PROMPT, _MESSAGES]),
             "draft vocabulary": (lambda path: parse_draft_vocab(path, 512), [[1, 2, 3], list(range(300))]),
             "earlier": (read_earlier, [[_ROW], _ROW]),
-            "journal": (self._journal, [json.loads(text.splitlines()[0])]),
             "state": (lambda path: snapshot.unpack(snapshot.read(path), engine="e", model="m"), [{"engine": "e"}]),
         }
 
@@ -87,6 +78,3 @@ class Files(Fuzzer):
         except (PymtpError, OSError):  # commands say what the system says
             return "refused"
         return "read"
-
-    def _journal(self, path: Path) -> Journal:
-        return Journal(path, self._plan, BUILT_IN)
