@@ -28,7 +28,7 @@ from .flags import OF_LLAMA_CPP, Values, parse_without_schemas, with_flags
 from .llama_cpp import from_variables, translated
 from .output import DEBUG, CommandError, Output, OutputClosed, print_stderr
 from .table import BASIC, TABLE, flags_of
-from .unknown import MEANT_COMMANDS, answer, answer_before_command, first_unknown, values_of_flags
+from .unknown import answer, first_unknown, values_of_flags
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
 # BadParameter is the usage error that every parsing problem derives from.
@@ -99,10 +99,7 @@ class PymtpCommand(_Helps, TyperCommand):
             read = {name for param in self.params for name in param.envvar or ()}
             args = [*from_variables(os.environ, read, known, _say), *args]
             args = translated(args, known, values_of_flags(self.params), _say)
-        if name := first_unknown(args, self.params, known, ends=False):
-            others = _flags_by_command(ctx.parent) if ctx.parent else {}
-            others.pop(_name(ctx), None)
-            raise _UsageError(answer(name, known, others), ctx)
+        _refuse_unknown(args, ctx, ctx.parent, ends=False)
         ctx.meta[_SHORT] = "-h" in args and "--help" not in args
         try:
             return super().parse_args(ctx, args)
@@ -131,17 +128,14 @@ class PymtpGroup(_Helps, TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         parse_without_schemas(self.get_params(ctx))
-        if name := first_unknown(args, self.params, _flags(self), ends=True):
-            raise _UsageError(answer_before_command(name, _flags_by_command(ctx)), ctx)
+        _refuse_unknown(args, ctx, ctx, ends=True)
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands and ctx.parent is None:
-            if meant := MEANT_COMMANDS.get(args[0]):
-                raise _UsageError(f"No such command {args[0]!r}; did you mean {meant}?", ctx)
-            if " " in args[0] or args[0].endswith(".gguf"):
-                what = "prompt" if " " in args[0] else "model"
-                raise _UsageError(f"a command comes before the {what}: pymtp run, or pymtp chat", ctx)
+        first = args[0] if args and ctx.parent is None else ""
+        if " " in first or first.endswith(".gguf"):
+            what = "prompt" if " " in first else "model"
+            raise _UsageError(f"a command comes before the {what}: pymtp run, or pymtp chat", ctx)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -176,9 +170,13 @@ def _name(ctx: Any) -> str:
     return str(ctx.command_path).partition(" ")[2]
 
 
-def _flags_by_command(group: Any) -> dict[str, set[str]]:
-    """The flags of each command in the group of a context, by its name."""
-    return {f"{_name(group)} {name}".strip(): _flags(command) for name, command in group.command.commands.items()}
+def _refuse_unknown(args: list[str], ctx: Any, group: Any, *, ends: bool) -> None:
+    """Raise a usage error for a flag that the parser would take for others, or other commands of a group have."""
+    if name := first_unknown(args, ctx.command.params, _flags(ctx.command), ends=ends):
+        commands = {f"{_name(group)} {each}".strip(): one for each, one in group.command.commands.items()}
+        others = {each: _flags(one) for each, one in commands.items() if one is not ctx.command}
+        if text := answer(name, others):
+            raise _UsageError(text, ctx)
 
 
 def _flags(command: Any) -> set[str]:

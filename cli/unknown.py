@@ -1,52 +1,10 @@
-"""What to answer to a flag or a command that pymtp does not have.
-
-Owns tables of other names for the flags and commands that it has; difflib finds misspelt ones. Knows names only.
-"""
+"""What to answer to a flag that a command does not have. Knows names only."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
-from .llama_cpp import REFUSED, found, table
-
-_SIMILAR = 0.75  # of difflib; at 0.6, its default, names that only look alike are close
-
-MEANT = table("""
---system --sys --system-message: --system-prompt
---ctx --context --context-size --context-length --n-ctx --num-ctx --max-context: --ctx-size
---max-tokens --max-new-tokens --num-tokens --num-predict --tokens --length: --n-predict
---num-threads --cpus: --threads
---gpu --gpus --ngl: --gpu-layers
---repetition-penalty --rep-pen: --repeat-penalty
---stop-sequence --stop-string --stop-word: --stop
---schema --format: --json-schema
---greedy: --temp 0
---no-draft --no-mtp --no-drafts --no-speculation: --draft none
---mtp --speculative: --draft mtp
---num-speculative-tokens --num-drafts --n-draft --draft-length --draft-tokens --k: --draft-max
---heads --drafter --assistant: --draft-model
---silent --no-stats: --quiet
---no-template --no-chat-template --completion: --raw
---think --thinking --enable-thinking: --reasoning on
---no-think --nothink --no-thinking --disable-thinking: --reasoning off
---thinking-budget --think-budget --max-thinking-tokens: --reasoning-budget
---probs --n-probs --log-probs: --logprobs
---repo --huggingface: --hf-repo
-""")
-"""Other names for flags, and the flags."""
-
-MEANT_COMMANDS = table("""
-help: pymtp --help
-version: pymtp --version
-generate complete completion prompt llama-completion: pymtp run
-cli llama-cli talk interactive repl: pymtp chat
-server llama-server api: pymtp serve
-benchmark llama-bench perf speed: pymtp bench
-info show gguf-dump: pymtp inspect
-pull download get search list ls: pymtp run -hf USER/REPO, which downloads a model once
-""")
-"""Other names for commands, and what to type."""
+from .llama_cpp import REFUSED, found
 
 
 def unknown_flag(argument: str, known: Collection[str]) -> str | None:
@@ -83,24 +41,11 @@ def first_unknown(args: Sequence[str], params: Sequence[Any], known: Collection[
     return None
 
 
-def answer(name: str, known: Collection[str], others: Mapping[str, Collection[str]]) -> str:
-    """What to say about the flag `name`. `known`: those of the command; `others`: those of the other commands."""
+def answer(name: str, others: Mapping[str, Collection[str]]) -> str | None:
+    """What to say about the flag `name`; None: what the parser says. `others`: the flags of other commands."""
     having = [f"pymtp {command}" for command, flags in others.items() if name in flags]
     elsewhere = f"; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it" if having else ""
     hint = found(REFUSED, name)
     if hint is not None:
         return f"{name} of llama.cpp is not supported here" + (f": {hint}" if hint else "") + elsewhere
-    if elsewhere:
-        return f"No such option: {name}{elsewhere}"
-    meant = MEANT.get(name)
-    if meant is None or meant.split()[0] not in known:
-        meant = next(iter(get_close_matches(name, known, n=1, cutoff=_SIMILAR)), None)
-    return f"No such option: {name}" + (f"; did you mean {meant}?" if meant else "")
-
-
-def answer_before_command(name: str, others: Mapping[str, Collection[str]]) -> str:
-    """What to say about the flag `name` in the place of a command. `others`: the flags of the commands."""
-    having = [f"pymtp {command}" for command, flags in others.items() if name in flags]
-    if having and name != "-v":  # --version
-        return f"a command comes before {name}: {' or '.join(having)}"
-    return f"No such option: {name}" + ("; did you mean -V?" if name == "-v" else "")
+    return f"No such option: {name}{elsewhere}" if elsewhere or not name.startswith("--") else None

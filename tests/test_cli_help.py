@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pymtp_cli.app import app
 from pymtp_cli.llama_cpp import REFUSED as REFUSED_FLAGS
-from pymtp_cli.unknown import MEANT, first_unknown, unknown_flag
+from pymtp_cli.unknown import first_unknown, unknown_flag
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -65,25 +65,16 @@ def test_the_reference_has_every_flag_of_a_command(command: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("run --temprature 1 hi", "No such option: --temprature; did you mean --temperature?"),
-        ("run --ctxsize 1 hi", "No such option: --ctxsize; did you mean --ctx-size?"),
-        ("run --lorra x hi", "No such option: --lorra; did you mean --lora?"),
+        ("run --temprature 1 hi", "No such option: --temprature"),
+        ("run --temprature 1 hi", "--temperature"),
+        ("run -xyz hi", "No such option: -xyz (see"),
         ("chat --logprobs 1", "No such option: --logprobs; pymtp run has it"),
         ("chat --json", "No such option: --json; pymtp run and pymtp inspect have it"),
-        ("run --system x hi", "No such option: --system; did you mean --system-prompt?"),
-        ("run --silent hi", "No such option: --silent; did you mean --quiet?"),
-        ("run --num-ctx 5 hi", "No such option: --num-ctx; did you mean --ctx-size?"),
-        ("run --no-mtp hi", "No such option: --no-mtp; did you mean --draft none?"),
         ("rnu hi", "No such command 'rnu'. Did you mean 'run'?"),
-        ("-v", "No such option: -v; did you mean -V?"),
-        ("-q hi", "a command comes before -q: pymtp run"),
+        ("-q hi", "No such option: -q; pymtp run and pymtp serve have it"),
         ("--frobnicate run", "No such option: --frobnicate (see"),
         ("run --logprobs 2 hi", "log probabilities are shown by --json only: add it, or leave out --logprobs"),
         ("run --draft mtp --draft-max 0 hi", "--draft mtp and --draft-max 0 contradict each other: leave one out"),
-        ("run --think hi", "No such option: --think; did you mean --reasoning on?"),
-        ("chat --no-think", "No such option: --no-think; did you mean --reasoning off?"),
-        ("help", "No such command 'help'; did you mean pymtp --help?"),
-        ("llama-bench", "did you mean pymtp bench?"),
         ("run -np 4 hi", "No such option: -np; pymtp serve and pymtp inspect have it"),
         ("chat -cram 0", "No such option: -cram; pymtp serve has it"),
         ("run --context-shift hi", "where the context is full (-c); pymtp serve has it"),
@@ -94,7 +85,7 @@ def test_the_reference_has_every_flag_of_a_command(command: str) -> None:
         ),
         ("heads ls model.gguf", "No such command 'ls'. Did you mean 'list'? (see pymtp heads --help)"),
         ("heads model.gguf", "No such command 'model.gguf' (see pymtp heads --help)"),
-        ("heads --bare x", "a command comes before --bare: pymtp heads extract or pymtp heads convert"),
+        ("heads --bare x", "--bare; pymtp heads extract and pymtp heads convert have it"),
         ("heads list", "Missing argument 'MODEL' (see pymtp heads list --help)"),
     ],
 )
@@ -182,10 +173,8 @@ def test_no_flag_is_listed_twice_and_what_is_named_instead_exists() -> None:
     assert len(set(flags)) == len(flags)
     run = {flag for param in get_command(app).commands["run"].params for flag in param.opts}  # type: ignore[attr-defined]
     assert not run & set(flags)
-    assert {meant.split()[0] for meant in MEANT.values()} <= ours
     named = {word.rstrip(":,") for hint in REFUSED_FLAGS.values() for word in hint.split() if word.startswith("--")}
     assert named <= ours
-    assert not set(MEANT) & ours
 
 
 def completions(words: str) -> list[str]:
