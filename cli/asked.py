@@ -14,14 +14,13 @@ import typer
 
 import pymtp
 from pymtp import InvalidParameter, ModelParams
-from pymtp.errors import require
+from pymtp.errors import explained, require
 from pymtp.sampling.params import SamplingParams, samplers_from_letters
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.files import read_text
 
 from . import parsers
 from .flags import Values
-from .output import CommandError
 from .table import TABLE
 
 
@@ -136,22 +135,20 @@ def unescaped(text: str) -> str:
 
 
 def text_of(text: str | None, file: Path | None, name: str) -> str | None:
-    """A text that is given itself or in a file. Raises InvalidParameter and CommandError."""
+    """A text that is given itself or in a file. Raises InvalidParameter and PymtpError."""
     if text is not None and file is not None:
         raise InvalidParameter(name, "given as a text or in a file, not both")
     if file is None:
         return text
-    try:
+    with explained(f"read {file}", "check the path"):
         return read_text(file)
-    except OSError as error:
-        raise CommandError(f"cannot read {file}: {error.strerror}; check the path") from error
 
 
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
 
 
 def chat_template_of(flags: Values) -> str | None:
-    """A chat template in place of the model's own. Raises InvalidParameter and CommandError."""
+    """A chat template in place of the model's own. Raises InvalidParameter and PymtpError."""
     template = text_of(flags.chat_template, flags.chat_template_file, "chat_template")
     if template is not None and not template.strip():
         raise InvalidParameter("chat_template", "a Jinja template, or the name of one of llama.cpp's")

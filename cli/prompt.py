@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from pymtp.errors import explained
 from pymtp.text.files import read_all, read_bytes
 
 from .output import CommandError, print_stderr
@@ -44,7 +45,7 @@ def _check_prompt(prompt: str | None) -> None:
 
 
 def read_prompt(argument: str | None, file: str | None) -> str:
-    """Return the prompt; it is never empty and always valid Unicode. Raises CommandError.
+    """Return the prompt; it is never empty and always valid Unicode. Raises CommandError and PymtpError.
 
     One newline at the end of a file or of piped text is not part of the prompt.
     """
@@ -71,8 +72,10 @@ def checked_text(argument: str, what: str) -> str:
 
 
 def _read_text(file: str | None) -> str:
-    source = "stdin" if file in (None, "-") else file
-    data = _read_stdin() if file is None or file == "-" else _read_file(file)
+    is_stdin = file is None or file == "-"
+    source, fix = ("stdin", "give it with -f FILE") if is_stdin else (str(file), "check the path after -f")
+    with explained(f"read the prompt from {source}", fix):
+        data = _read_stdin() if is_stdin else read_bytes(source)
     try:
         return data.decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
@@ -81,21 +84,10 @@ def _read_text(file: str | None) -> str:
         ) from None
 
 
-def _read_file(file: str) -> bytes:
-    try:
-        return read_bytes(file)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise CommandError(f"cannot read the prompt from {file}: {reason}; check the path after -f") from error
-
-
 def _read_stdin() -> bytes:
     if sys.stdin is None:
         raise CommandError("there is no prompt and stdin is closed; give one as an argument or with -f FILE")
     if not sys.stdin.isatty():
-        try:
-            return read_all(sys.stdin.buffer)
-        except OSError as error:
-            raise CommandError(f"cannot read the prompt from stdin: {error.strerror}") from error
+        return read_all(sys.stdin.buffer)
     print_stderr("prompt> ", ends_line=False)
     return sys.stdin.buffer.readline()

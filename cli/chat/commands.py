@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from pymtp import Image
+from pymtp.errors import PymtpError, explained
 from pymtp.text.files import read_text_record
 
 from ..answer import Part
@@ -27,7 +28,7 @@ from .screen import CUT
 from .state import Chat, Start, as_typed, names, with_value
 
 
-class Refused(Exception):
+class Refused(PymtpError):
     """The command cannot be run. The message is one line that names the fix."""
 
 
@@ -42,7 +43,7 @@ class Command:
 
 
 def execute(text: str, chat: Chat) -> Start | None:
-    """Run a command; return the answer that it begins, if any. Raises Refused and PymtpError, in one line."""
+    """Run a command; return the answer that it begins, if any. Raises PymtpError, in one line."""
     name, _, argument = text.partition(" ")
     name = _ALIASES.get(name, name)
     command = COMMANDS.get(name)
@@ -346,11 +347,8 @@ def _path(file: str, command: str) -> Path:
 
 
 def _text_of(file: str, command: str) -> str:
-    path = _path(file, command)
-    try:
-        return read_text_record(path)
-    except OSError as error:
-        raise Refused(f"cannot read {file}: {error.strerror}; check the path") from error
+    with explained(f"read {file}", "check the path"):
+        return read_text_record(_path(file, command))
 
 
 def _turns(chat: Chat) -> str:

@@ -72,7 +72,7 @@ class Repl:
                 start = self._chat.message(unquoted(text.removeprefix("/") if text.startswith("//") else text), turn)
             if start is not None:
                 self._show(start)
-        except (PymtpError, commands.Refused) as error:
+        except PymtpError as error:
             self._has_failed = True
             if had_attached and not (self._chat.attached or self._chat.images):
                 self._chat.screen.note("what was attached is dropped")  # it may be what the context has no room for
