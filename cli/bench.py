@@ -7,7 +7,6 @@ pymtp.benchmark measures and formats.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -100,11 +99,9 @@ def _variants(own: Values) -> tuple[Variant, ...]:
 def _measure(experiment: Experiment, texts: Any, results: Results, *, is_shown: bool) -> bool:
     """Run the whole experiment; return whether Ctrl-C ended it."""
     try:
-        for variant in experiment.variants:
-            one = replace(experiment, variants=(variant,))
-            with measuring(results, variant, is_shown=is_shown) as on_step:
-                for _ in measure(one, results, texts=texts, on_step=on_step):
-                    pass
+        with measuring(results, is_shown=is_shown) as on_step:
+            for _ in measure(experiment, results, texts=texts, on_step=on_step):
+                pass
     except KeyboardInterrupt:
         is_any = any(not sample.is_prompt_only for sample in results.samples)
         print_stderr("pymtp: stopped; results so far:" if is_any else "pymtp: stopped")
@@ -151,7 +148,7 @@ def _check(experiment: Experiment) -> None:
 
 
 @contextmanager
-def measuring(results: Results, variant: Variant, *, is_shown: bool) -> Iterator[Callable[[Step], object]]:
+def measuring(results: Results, *, is_shown: bool) -> Iterator[Callable[[Step], object]]:
     """Yield a function to call with each step. At a terminal the step is one line that changes, else a line of its own.
 
     The line disappears on leaving the context; what is said about finished tests stays.
@@ -168,16 +165,14 @@ def measuring(results: Results, variant: Variant, *, is_shown: bool) -> Iterator
         def show(step: Step) -> None:
             progress.update(task, description=step.text, completed=step.n_done, total=step.n_all or None)
             if step.finished:
-                for line in _lines(results, variant, step.finished.name):
-                    console.print(line, markup=False, soft_wrap=True)
+                variant, test = step.finished
+                for row in in_all(rows(results, variant)):
+                    if row.test == test.name:
+                        console.print(_row_text(row), markup=False, soft_wrap=True)
             elif not redraws:
                 print_stderr(f"pymtp: {step.text}")
 
         yield show
-
-
-def _lines(results: Results, variant: Variant, test: str) -> list[str]:
-    return [_row_text(row) for row in in_all(rows(results, variant)) if row.test == test]
 
 
 def _row_text(row: Row) -> str:

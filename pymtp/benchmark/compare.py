@@ -46,9 +46,12 @@ def read_earlier(path: Path) -> Earlier:
         else:
             rows = list(csv.DictReader(text.splitlines()))
         numbers = ("avg_ts", "stddev_ts", "n_samples")
-        return {_key(row): {**row, **{name: float(row[name]) for name in numbers}} for row in rows} or _wrong(path)
+        found = {_key(row): {**row, **{name: float(row[name]) for name in numbers}} for row in rows}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return _wrong(path)
+        found = {}
+    if not found:
+        raise PymtpError(f"{path} holds no results; name a file that -o json, jsonl or csv has written")
+    return found
 
 
 def comparison(rows: Sequence[Row], earlier: Earlier) -> str:
@@ -99,7 +102,3 @@ def _text(value: Any) -> str:
         return f"{float(value):g}"
     except (TypeError, ValueError):
         return str(value)
-
-
-def _wrong(path: Path) -> Earlier:
-    raise PymtpError(f"{path} holds no results; name a file that -o json, jsonl or csv has written")

@@ -43,8 +43,8 @@ class Step(NamedTuple):
     n_done: int = 0
     n_all: int = 0
     """Samples."""
-    finished: Workload | None = None
-    """The test whose last sample was measured."""
+    finished: tuple[Variant, Workload] | None = None
+    """The test whose last sample was measured, and the model."""
 
 
 OnStep = Callable[[Step], object]
@@ -91,8 +91,7 @@ def measure(
             results.note(f"{variant.path.name}: LoRA adapter {path}, scale {scale:g}")
         n_threads = native_params(variant.context, 0, 1).n_threads
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        subject = Subject(info, sha256(variant.path), n_threads, n_ctx, now)
-        results.subjects[variant] = subject
+        results.subjects[variant] = subject = Subject(info, sha256(variant.path), n_threads, n_ctx, now)
         # one after the other: with little memory, two would not fit
         for mode in ("none", "mtp") if drafts else ("none",):
             if mode == "none" and drafts and not any(work.test.n_prompt for work in works):
@@ -124,16 +123,12 @@ class _Stage:
     prompts_only: bool
     """Whether to measure only how long prompts take without MTP."""
 
-    @property
-    def has_heads(self) -> bool:
-        return self.model.session.n_draft_max > 0
-
     def arms(self, test: Workload) -> list[Arm]:
         """The arms that differ in a test."""
         plain = self.experiment.arms[0].plain
         if self.prompts_only:
             return [plain] if test.n_prompt else []
-        arms = [arm for arm in self.experiment.arms if not arm.draft_max or self.has_heads]
+        arms = [arm for arm in self.experiment.arms if not arm.draft_max or self.model.session.n_draft_max]
         if test.n_gen:
             return arms
         # how a prompt is fed to the heads does not depend on how they draft later; without heads it was measured before
@@ -164,7 +159,8 @@ class _Stage:
                     results.samples.append(sample)
                     yield sample
                     n_done += 1
-            on_step(Step(f"{work.test.name} done", n_done, n_all, None if self.prompts_only else work.test))
+            finished = None if self.prompts_only else (self.variant, work.test)
+            on_step(Step(f"{work.test.name} done", n_done, n_all, finished))
 
     def _generate(self, work: _Work, arm: Arm, trial: Trial, n_gen: int) -> tuple[Stats, str]:
         """Generate after one prompt, or after those that run together; the first tokens come with the prompts."""

@@ -230,15 +230,15 @@ def median_ratio(ratios: Sequence[float]) -> tuple[float, float, float]:
     return (median(ratios), *median_interval(ratios))
 
 
-def median_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
-    """An interval that contains the median of the distribution of `values` with probability `level` or more.
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """An interval that contains the median of the distribution of `values` with 95 % probability or more.
 
     Its ends are two of the values, and it holds for any distribution (the sign test's interval; Conover, Practical
-    Nonparametric Statistics, 3.2). Too few values (fewer than 6 for 0.95) give their whole range.
+    Nonparametric Statistics, 3.2). Fewer than 6 values give their whole range.
     """
     ordered = sorted(values)
     n, below, k = len(ordered), 0.0, 0
-    while k < (n - 1) // 2 and below + comb(n, k) / 2**n <= (1 - level) / 2:
+    while k < (n - 1) // 2 and below + comb(n, k) / 2**n <= 0.025:
         below += comb(n, k) / 2**n
         k += 1
     first = max(k - 1, 0)
