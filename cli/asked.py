@@ -7,13 +7,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
 import typer
 
 import pymtp
-from pymtp import InvalidParameter, ModelParams
+from pymtp import DraftParams, InvalidParameter, ModelParams
+from pymtp.acceptance.forced import Forced
+from pymtp.drafting.choice import longest_draft
 from pymtp.errors import explained, require
 from pymtp.sampling.params import SamplingParams, samplers_from_letters
 from pymtp.sampling.recommended import recommended_sampling
@@ -61,7 +64,7 @@ def model_options_of(flags: Values) -> dict[str, Any]:
         "n_ctx": None,
         "draft_model": None,
         **context_of(flags),
-        **given_for(pymtp.DraftParams, flags),
+        **given_for(DraftParams, flags),
         "draft": flags.draft if flags.draft_max else "none",
     }
 
@@ -99,6 +102,7 @@ def asked_of(flags: Values, **others: Any) -> Asked:
         "json_schema": text_of(flags.json_schema, flags.json_schema_file, "json_schema"),
         "stop": tuple(map(unescaped, flags.stop)),
         "thinking_tags": flags.thinking_tags and tuple(map(parsers.text, flags.thinking_tags)),
+        "forced": _forced(flags) if hasattr(flags, "spec_synth_len") else None,
         **others,
     }
 
@@ -107,6 +111,21 @@ def asked_of(flags: Values, **others: Any) -> Asked:
 
     params({})  # what is wrong with the flags shows before the model is looked for
     return params
+
+
+def _forced(flags: Values) -> Forced | None:
+    """What --spec-synth-rates or --spec-synth-len force, for benchmarks; None: nothing. Raises InvalidParameter."""
+    rates, length = flags.spec_synth_rates, flags.spec_synth_len
+    require(rates is None or length is None, "spec_synth_len", "given without --spec-synth-rates")
+    n_draft = longest_draft(DraftParams(draft=flags.draft, draft_max=flags.draft_max))
+    if n_draft == 0 or (rates is None and length is None):
+        return None
+    random = Random(max(flags.seed or 0, 0)).random
+    try:
+        return Forced(rates[:n_draft], random) if rates else Forced.of_length(length, n_draft, random)
+    except InvalidParameter as error:
+        name = "spec_synth_rates" if rates else "spec_synth_len"
+        raise InvalidParameter(name, error.allowed, value=error.value) from None
 
 
 def parameter_of_flag() -> dict[str, str]:

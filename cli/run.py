@@ -16,7 +16,6 @@ from .answer import Writer, parts_of
 from .asked import chat_params_of, chat_template_of
 from .context import TOY, find, load, note_embedded, prepare_library
 from .flags import Values
-from .forced import forced_by_flags
 from .interrupt import Interrupt
 from .output import CommandError, Output, print_stderr, shows_color
 from .progress import prompting
@@ -31,8 +30,7 @@ def run(own: Values) -> None:
     system = checked_text(own.system, "the system prompt") if own.system else None
     _check(own, has_template=template is not None or chat_params != ChatParams())
     prepare_library(own)
-    forced = forced_by_flags(own, None if own.seed == -1 else own.seed)
-    found = find(own, own.model_file if own.hf else path, forced=forced)
+    found = find(own, own.model_file if own.hf else path)
     if system and (template or found.info.chat_template) is None:
         raise CommandError(f"{found.path} has no chat template, which a system prompt needs; leave out -sys")
     text = read_prompt(argument, own.prompt_file)
@@ -40,7 +38,7 @@ def run(own: Values) -> None:
         raise CommandError("--image needs the model's projector: --mmproj FILE")
     images = [Image(file) for file in own.image]
     with load(found, chat_template=template) as model:
-        if forced and model.draft_max:
+        if found.params.forced and model.draft_max:
             print_stderr("pymtp: acceptance is forced: the text is not valid output of the model")
         with prompting() as on_prompt:
             if own.raw or not model.has_chat_template:

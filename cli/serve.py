@@ -16,7 +16,6 @@ from pymtp.server.settings import ServerSettings
 from .asked import chat_params_of, chat_template_of, given_for, text_of
 from .context import find, note_embedded, note_room, prepare_library
 from .flags import Values
-from .forced import forced_by_flags
 from .output import CommandError, print_stderr
 
 _N_SLOTS = 4
@@ -32,12 +31,11 @@ def serve(own: Values) -> None:
         )
     if own.slot_save_path is not None and not os.path.isdir(own.slot_save_path):
         raise InvalidParameter("slot_save_path", f"a folder that exists, not {own.slot_save_path}")
-    forced = forced_by_flags(own)
-    if forced:
-        print_stderr("pymtp: acceptance is forced: the texts are not valid output of the model")
     path = own.model_file if own.hf else own.model_file or own.model
     # the budget of the thinking is for chats alone
-    found = find(own, path, forced=forced, reasoning_budget=-1)
+    found = find(own, path, reasoning_budget=-1)
+    if found.params.forced:
+        print_stderr("pymtp: acceptance is forced: the texts are not valid output of the model")
     options = _context(found.options, own.n_slots, own.kv_unified, found.info.n_ctx_train)
     if own.lora_init_without_apply:
         options["lora"] = [(file, 0.0) for file, _ in options["lora"]]

@@ -26,6 +26,7 @@ class FakeParams:
     """What is asked of a generation."""
 
     draft_note = None
+    forced = None
 
     def __init__(self, **options: Any) -> None:
         self.options = options

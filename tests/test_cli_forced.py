@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from pymtp_cli.app import app
-from pymtp_cli.forced import forced_by_flags
+from pymtp_cli.asked import _forced
 from typer.testing import CliRunner
 
 from pymtp.acceptance.forced import Forced
@@ -17,7 +17,7 @@ RUN = ["run", "--ignore-eos", "-n", "24", "-c", "128", "--draft-max", "2", "hi"]
 
 def forced(rates: list[float] | None, length: float | None, n_draft: int = 3, seed: int | None = None) -> Forced | None:
     flags = {"spec_synth_rates": rates, "spec_synth_len": length, "draft": "auto", "draft_max": n_draft}
-    return forced_by_flags(SimpleNamespace(**flags), seed)
+    return _forced(SimpleNamespace(**flags, seed=seed))
 
 
 def test_flags_say_how_much_is_kept() -> None:
