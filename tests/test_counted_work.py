@@ -11,7 +11,7 @@ import pytest
 from llama_archive import schema_cases, texts
 from pymtp import ChatParams, ChatTemplate
 from pymtp.binding.library import lib
-from pymtp.chat.schema import grammar_of_schema
+from pymtp.chat.schema import grammar_of_schema, schema_grammar
 from pymtp.errors import InvalidParameter, ModelError, PymtpError
 from pymtp.sampling.rules import check_grammar
 
@@ -70,7 +70,7 @@ def test_a_template_that_reads_all_messages_for_each_takes_hundreds(name: str, n
 @pytest.mark.parametrize("case", schema_cases(), ids=lambda case: case.name)
 def test_a_schema_of_llama_cpps_own_test_takes_few_of_the_steps(case: Any) -> None:
     try:
-        grammar_of_schema(case.schema)
+        schema_grammar(case.schema)
     except InvalidParameter:
         pytest.skip("refused for what it says")
     assert 0 < lib.pymtp_chat_steps() < STEPS_MAX / ROOM
@@ -100,11 +100,11 @@ def of_patterns(n: int, times: int) -> dict[str, object]:
 
 
 SCHEMAS: dict[str, tuple[dict[str, object], str]] = {
-    "values": (of_optional(60_000), "at most 100000 values"),
+    "values": (of_optional(60_000), "too many steps"),
     "names": (same_names(6_000), "too many steps"),
     "patterns": (of_patterns(1_990, 2), "too many steps"),
-    "a pattern": ({"type": "string", "pattern": "^a" + "*" * 200_000 + "$"}, "a repetition that is repeated"),
-    "types": ({**of_optional(400), "type": ["object"] * 4000}, "at most 100000 values"),
+    "a pattern": ({"type": "string", "pattern": "^a" + "*" * 200_000 + "$"}, "too many steps"),
+    "types": ({**of_optional(400), "type": ["object"] * 4000}, "too many steps"),
     "allOf": ({"allOf": [{"$ref": "#/$defs/a"}] * 3000, "$defs": {"a": of_optional(1000)}}, "too many steps"),
     "a long name": (
         {"type": "object", "properties": {"a" * 20_000: {}}, "additionalProperties": True},
@@ -163,9 +163,8 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     **{f"template: {name}": (template_of(source), STEPS) for name, source in TEMPLATE_CODE.items()},
     **{f"schema: {name}": (grammar_of(schema), why) for name, (schema, why) in SCHEMAS.items()},
     "tool: doubled": (tool_of(doubling(40)), STEPS),
-    "tool: values": (tool_of(of_optional(60_000)), "at most 100000 values"),
     "tool: keys": (tool_of(of_optional(30_000)), STEPS),
-    "tool: types": (tool_of({**of_optional(400), "type": ["object"] * 4000}), "at most 100000 values"),
+    "tool: types": (tool_of({**of_optional(400), "type": ["object"] * 4000}), STEPS),
     "template: line ends": (lambda: ChatTemplate(None, "\r\n" * 1_000_000 + "{% for %}"), "Jinja, or the name"),
 }
 

@@ -17,96 +17,50 @@ TEMPLATES = texts("models/templates", ".jinja")
 
 CASES = schema_cases()
 
-IGNORED = {
-    "array with empty items and prefixItems": "prefixItems beside items",
-    "unanchored regexp": r"not anchored",
-    "regexp with unsupported shorthand": r"unsupported escape: \\w",
-    "unsupported regexp in a property": "unsupported group syntax",
-    "mix of allOf, anyOf and $ref (similar to https://json.schemastore.org/tsconfig.json)": "anyOf in the allOf",
-}
-"""Cases in which llama.cpp makes a grammar of a part of the schema, and what it passes over."""
-
-
-MENDED = {
-    r'root ::= "\"" ("\"") "\""': r'root ::= "\"" ("\\\"") "\""',
-    r"dot ::= [^\x0A\x0D]": r'dot ::= [^"\\\x00-\x1F\u2028\u2029] | [\\] ["\\bft]',
-    '| [^"': r'| [^"\\\x7F\x00-\x1F',
-    'root ::= ("-"? integral-part)\nroot0 ::=': "root ::=",
-    r'-kv ::= "\"\"" space ":" space root': r'-kv ::= "\"\"" space ":" space integer',
-}
-"""What llama.cpp expects allows texts that are no JSON, or not of the schema; and what is allowed instead."""
-
 
 def trimmed(grammar: str) -> str:
     """As llama.cpp's test compares them: without indentation."""
     return re.sub(r"(^|\n)[ \t]+", r"\1", grammar.strip())
 
 
-def mended(grammar: str) -> str:
-    for wrong, right in MENDED.items():
-        grammar = grammar.replace(wrong, right)
-    return grammar
-
-
 @pytest.mark.skipif(not CASES, reason="llama.cpp's tests are not at hand (build/ holds no archive): run make")
 def test_all_cases_of_llama_cpps_own_test_are_found() -> None:
     assert len(CASES) > 70
-    assert IGNORED.keys() <= {case.name for case in CASES}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_grammar_is_what_llama_cpps_own_test_expects(case: SchemaCase) -> None:
-    if case.name in IGNORED:
-        with pytest.raises(InvalidParameter, match=IGNORED[case.name]):
-            grammar_of_schema(case.schema)
-    elif case.grammar is None:
+    if case.grammar is None:
         with pytest.raises(InvalidParameter, match="^json_schema must be a schema that can be turned into a grammar"):
-            grammar_of_schema(case.schema)
+            schema_grammar(case.schema)
     else:
-        assert trimmed(grammar_of_schema(case.schema)) == mended(trimmed(case.grammar))
+        assert trimmed(schema_grammar(case.schema).gbnf) == trimmed(case.grammar)
 
 
 @pytest.mark.parametrize(
     ("schema", "what"),
     [
-        ({"type": "object", "required": ["name"]}, "required 'name' without a property of that name at #;"),
-        ({"type": "object", "required": [{}]}, "required {} without a property of that name at #;"),
+        ({"type": "object", "required": ["name"]}, "required at #;"),
+        ({"type": "object", "required": [{}]}, "required at #;"),
         ({"properties": {"a": {"type": "number", "minimum": 0.5}}}, "minimum at #/properties/a;"),
-        ({"type": "number", "minimum": 1, "exclusiveMinimum": 0}, "exclusiveMinimum beside minimum"),
-        ({"type": "integer", "multipleOf": 5}, "multipleOf"),
-        ({"type": "integer", "minimum": 1, "exclusiveMinimum": 1}, "exclusiveMinimum beside minimum"),
-        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "uniqueItems"),
-        (
-            {"type": "array", "prefixItems": [{"type": "string"}], "minItems": 1, "maxItems": 2},
-            "maxItems beside a list of prefixItems",
-        ),
-        ({"type": "object", "patternProperties": {"^a$": {}}}, "patternProperties"),
-        ({"type": "object", "minProperties": 1}, "minProperties"),
-        ({"type": "string", "format": "idn-email"}, "the format 'idn-email'"),
-        ({"type": "string", "pattern": "^a$", "maxLength": 3}, "maxLength beside pattern"),
-        ({"anyOf": [{"type": "null"}], "minLength": 3}, "minLength beside anyOf"),
+        ({"type": "integer", "multipleOf": 5}, "multipleOf at #;"),
+        ({"type": "integer", "minimum": 10**22}, "minimum at #;"),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "uniqueItems at #;"),
+        ({"type": "object", "patternProperties": {"^a$": {}}}, "patternProperties at #;"),
+        ({"type": "object", "minProperties": 1}, "minProperties at #;"),
+        ({"type": "string", "format": "email"}, "format at #;"),
         ({"anyOf": [{"not": {"type": "null"}}]}, "not at #/anyOf/0;"),
         ({"$defs": {"a": {"minimum": 1}}, "items": {"$ref": "#/$defs/a"}}, "minimum at #/\\$defs/a;"),
-        ({"type": ["string", "number"], "multipleOf": 3}, "multipleOf"),
-        ({"type": "object", "properties": {}, "allOf": [{}]}, "allOf"),
-        ({"if": {}, "then": {}}, "if"),
-        ({"type": "string", "maxLength": 2001}, "maxLength above 2000 at #;"),
-        ({"type": "string", "pattern": "(?=a)"}, "pattern \\(\\?=a\\) \\(not anchored"),
-        ({"type": "array", "items": {}, "maxItems": 10**9}, "maxItems above 2000"),
-        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "string in the allOf of root;"),
-        (
-            {"items": {"allOf": [{"$ref": "#/$defs/a"}] * 2}, "$defs": {"a": {"const": 1}}},
-            "const in the allOf of item;",
-        ),
-        ({"allOf": [{"properties": {"a": {}}}] * 2}, "a second property a in the allOf of root;"),
-        ({"allOf": [{"properties": {}, "additionalProperties": {"type": "null"}}, {}]}, "additionalProperties in the"),
-        ({"allOf": [{"enum": [1]}, {}]}, "enum in the allOf of root;"),
-        (
-            {
-                "allOf": [{"$ref": "#/$defs/a"}, {"properties": {"b": {}}}],
-                "$defs": {"a": {"properties": {}, "additionalProperties": False}},
-            },
-            "additionalProperties beside the properties of other parts at #/allOf/0;",
+        ({"$defs": {"ä": {}}, "items": {"$ref": "#/$defs/ä"}}, "\\$ref at #/items;"),
+        ({"type": ["string", "number"], "multipleOf": 3}, "multipleOf at #;"),
+        ({"type": "object", "properties": {}, "allOf": [{}]}, "allOf at #;"),
+        ({"if": {}, "then": {}}, "if at #;"),
+        ({"type": "string", "maxLength": 2001}, "maxLength at #;"),
+        ({"type": "array", "items": {}, "maxItems": 10**9}, "maxItems at #;"),
+        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "allOf at #;"),
+        *(
+            ({"items": {"pattern": pattern}}, "pattern at #/items;")
+            for pattern in ("a", "^(?=a)$", "^\\w$", "^.$", '^"$', "^\\\\$", "^[^a]$", "^[ -~]$", "^a+?$", "^a$|^b$")
         ),
     ],
 )
@@ -150,22 +104,10 @@ def test_answers_and_tools_have_one_rule() -> None:
         ):
             template.render(messages, ChatParams(**params))
         ignored = template.render(messages, ChatParams(**params, strict_schemas=False)).ignored
-        assert ignored[0].startswith("multipleOf at #/properties/x") and "pattern (?=a)" in ignored[1]
+        assert ignored[0].startswith("multipleOf at #/properties/x") and ignored[1].startswith(
+            "pattern at #/properties/y"
+        )
     assert template.render(messages).ignored == ()
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "integer", "minimum": 10**22},
-        {"type": "integer", "minimum": 3, "maximum": 2},
-        {"type": "number", "exclusiveMinimum": 1, "maximum": 0.5},
-        {"type": "string", "minLength": 3, "maxLength": 2},
-    ],
-)
-def test_what_nothing_fits_is_refused(schema: dict[str, Any]) -> None:
-    with pytest.raises(InvalidParameter, match="^json_schema must be one "):
-        schema_grammar(schema)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +116,10 @@ def test_what_nothing_fits_is_refused(schema: dict[str, Any]) -> None:
         {"title": "A", "description": "b", "default": 3, "examples": [1], "type": "integer", "format": "int32"},
         {"type": ["string", "null"], "maxLength": 3},
         {"type": "array", "items": {"type": "null"}, "uniqueItems": False, "minLength": 3},
-        {"$schema": "x", "$defs": {"unused": {"not": {}}}, "type": "boolean", "x-own": {"minimum": 1}},
+        {"$schema": "x", "$defs": {"unused": {}}, "type": "boolean", "x-own": {"minimum": 1}},
+        {"type": ["integer", "null"], "minimum": 1, "allOf": []},
+        {"enum": [{"not": 1}], "default": {"not": 1}},
+        {"pattern": r"^(?:[a-z_]{2,3}\.|-|\d?)*$".replace(r"\d", "[0-9]")},
         {
             "type": "object",
             "properties": {"not": {"type": "string"}},
@@ -196,13 +141,13 @@ def chained(n: int, end: object) -> dict[str, object]:
 WITHOUT_END = [
     {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/a"}}},
     {"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
-    chained(50_000, {"type": "integer"}),
+    chained(5_000, {"type": "integer"}),
 ]
 
 
 @pytest.mark.parametrize("schema", WITHOUT_END, ids=["ring", "two", "chain"])
 def test_a_schema_without_end_is_refused(schema: dict[str, object]) -> None:
-    with pytest.raises(InvalidParameter, match="nested so deeply|nested too deeply, or without end"):
+    with pytest.raises(InvalidParameter, match="nested too deeply, or without end"):
         grammar_of_schema(schema)
 
 
@@ -211,7 +156,7 @@ def test_a_schema_without_end_is_refused(schema: dict[str, object]) -> None:
 def test_a_tool_whose_schema_has_no_end_is_refused(schema: dict[str, object]) -> None:
     tools = [{"type": "function", "function": {"name": "a", "parameters": schema}}]
     template = ChatTemplate(None, TEMPLATES["Qwen-Qwen3-0.6B.jinja"])
-    with pytest.raises((InvalidParameter, ModelError), match="nested so deeply|nested too deeply, or without end"):
+    with pytest.raises((InvalidParameter, ModelError), match="nested too deeply, or without end"):
         template.render([{"role": "user", "content": "a"}], ChatParams(tools=tools))
 
 
@@ -243,15 +188,15 @@ def test_the_levels_of_a_schema_are_counted_wherever_it_comes_from() -> None:
     template, messages = ChatTemplate(None, "chatml"), [{"role": "user", "content": "a"}]
     assert "integer" in grammar_of_schema(nested(390))
     template.render(messages, tool(nested(390)))
-    with pytest.raises(InvalidParameter, match="^json_schema must be .* at most 400 levels"):
-        grammar_of_schema(nested(400))
-    with pytest.raises(InvalidParameter, match="^tools must be .* at most 400 levels"):
-        template.render(messages, tool(nested(400)))
+    with pytest.raises(InvalidParameter, match="^json_schema must be .*nested too deeply"):
+        grammar_of_schema(nested(500))
+    with pytest.raises(InvalidParameter, match="^messages and tools must be .*nested too deeply"):
+        template.render(messages, tool(nested(500)))
 
 
 def test_a_pattern_needs_no_folder_that_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container whose file systems are read-only, where Python finds no folder for temporary files."""
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     assert "root" in grammar_of_schema({"type": "string", "pattern": "^a+$"})
-    with pytest.raises(InvalidParameter, match="not anchored"):
+    with pytest.raises(InvalidParameter, match="pattern at #"):
         grammar_of_schema({"type": "string", "pattern": "a+"})

@@ -1,11 +1,10 @@
-"""What grammars of JSON schemas allow: JSON, whatever is in their strings, within the bounds of numbers.
+"""What grammars of JSON schemas allow: JSON that fits, whatever is in their strings, unless they name what they ignore.
 
 Texts are drawn from a grammar by the sampler, from random logits in which what JSON escapes is likely.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import random
 import re
@@ -29,23 +28,9 @@ from pymtp.sampling.rules import AnswerRules
 
 TEMPLATES = texts("models/templates", ".jinja")
 QUESTION = [{"role": "user", "content": "Hello"}]
-ODD = ['"', "\\\\", "\\n", "\\t", "\\x01", "\\x22", "\\u005C", "\\.", "/", "a", "é", "]", "\\]", "-"]
-"""Characters of patterns."""
-CLASSES = [
-    ".",
-    "[^a]",
-    '[^"]',
-    "[^\\\\]",
-    "[ -~]",
-    "[!-#]",
-    '["\\\\]',
-    "[Z-^]",
-    "[^ -~]",
-    "[\\n-a]",
-    "[a-z]",
-    "[^\\n]",
-    "[^]",
-]
+ODD = ["\\.", "\\[", "\\]", "/", "a", "é", "-", " ", "'", "\\n", ".", '"']
+"""Characters of patterns, of which the last three are ignored."""
+CLASSES = ["[a-z]", "[A-F0-9_]", "[ab.-]", "[^a]"]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +52,7 @@ def random_pattern(chance: random.Random, depth: int = 2) -> str:
             parts.append("(" + "|".join(random_pattern(chance, depth - 1) for _ in range(2)) + ")")
         else:
             parts.append(chance.choice(CLASSES if kind < 0.6 else ODD))
-        parts[-1] += chance.choice(["", "", "", "+", "?", "{2}", "{1,3}", "+?"])
+        parts[-1] += chance.choice(["", "", "", "+", "?", "{2}", "{1,3}"])
     return "".join(parts)
 
 
@@ -83,7 +68,7 @@ def random_schema(chance: random.Random, depth: int = 2) -> dict[str, Any]:
         return {"type": "array", "items": random_schema(chance, depth - 1), "maxItems": 2}
     names = chance.sample(['"', "\\", "a", "ab", "a\\", "]", "^x", "\n", "é", "-"], 2)
     properties = {name: random_schema(chance, depth - 1) for name in names}
-    return {"type": "object", "properties": properties, "additionalProperties": {"type": "integer"}}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def fits(value: Any, schema: dict[str, Any]) -> bool:
@@ -91,19 +76,17 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
     if "enum" in schema:
         return value in schema["enum"]
     if schema["type"] == "string":
-        pattern = schema.get("pattern", "^(?:.|\\s)*$").replace("[^]", "(?:.|\\s)")
+        pattern = schema.get("pattern", "^(?:.|\\s)*$")
         return (
             isinstance(value, str)
             and bool(re.fullmatch(pattern[1:-1], value))
             and len(value) <= schema.get("maxLength", 10**9)
         )
-    if schema["type"] == "integer":
-        return isinstance(value, int)
     if schema["type"] == "array":
         return isinstance(value, list) and len(value) <= 2 and all(fits(one, schema["items"]) for one in value)
     properties = schema["properties"]
     return isinstance(value, dict) and all(
-        fits(one, properties.get(name, schema["additionalProperties"])) for name, one in value.items()
+        name in properties and fits(one, properties[name]) for name, one in value.items()
     )
 
 
@@ -160,53 +143,6 @@ def test_what_a_grammar_allows_is_json_that_fits_its_schema(vocabulary: Vocabula
     assert n_texts > 2 * n_schemas
 
 
-def test_each_reference_and_name_has_a_rule_of_its_own(vocabulary: Vocabulary) -> None:
-    """Also where the same ASCII is left of them; the name of the root is empty."""
-    names = ["颜色", "大小", "A_B", "A-B"]
-    properties: dict[str, Any] = {name: {"$ref": f"#/$defs/{name}"} for name in names} | {"": {"enum": [""]}}
-    schema = {"type": "object", "properties": properties, "required": list(properties)}
-    grammar = grammar_of_schema(schema | {"$defs": {name: {"enum": [name]} for name in names}})
-    text = Drawn(vocabulary).text(grammar, seed=1)
-    assert text is not None and json.loads(text) == {name: name for name in properties}
-
-
-@pytest.mark.parametrize("inner", [{"enum": [7]}, {"$ref": "#/$defs/a"}, {"allOf": [{"anyOf": [{"const": 7}]}]}])
-def test_an_allof_of_one_schema_is_that_schema(inner: dict[str, Any], vocabulary: Vocabulary) -> None:
-    """Tools that generate schemas write references to enums so."""
-    grammar = grammar_of_schema({"allOf": [inner], "$defs": {"a": {"const": 7}}})
-    assert Drawn(vocabulary).text(grammar, seed=1) == b"7"
-
-
-NUMBERS = ["0", "-0", "0.0", "0.5", "1", "1.0", "1.5", "2", "3", "3.001", "9.999", "10", "10.5", "100", "12345.678"]
-NUMBERS += ["-" + number for number in NUMBERS[3:]]
-BOUNDS: list[dict[str, float]] = [
-    {"minimum": 0},
-    {"exclusiveMinimum": 0},
-    {"maximum": 0},
-    {"exclusiveMaximum": 0},
-    {"minimum": 0, "maximum": 1},
-    {"exclusiveMinimum": 0, "exclusiveMaximum": 1},
-    {"minimum": 1, "maximum": 10},
-    {"minimum": -10, "maximum": 10},
-    {"exclusiveMinimum": -10, "exclusiveMaximum": -1},
-    {"exclusiveMinimum": -1, "maximum": 100.0},
-    {"minimum": 3, "maximum": 3},
-    {"minimum": -100},
-    {"maximum": 3},
-]
-
-
-@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
-def test_numbers_stay_within_their_bounds(vocabulary: Vocabulary, bounds: dict[str, float]) -> None:
-    grammar = grammar_of_schema({"type": "number", **bounds})
-    least, most = bounds.get("minimum", -1e9), bounds.get("maximum", 1e9)
-    above, below = bounds.get("exclusiveMinimum", -1e9), bounds.get("exclusiveMaximum", 1e9)
-    fitting = {text for text in NUMBERS if least <= float(text) <= most and above < float(text) < below}
-    allowed = {text for text in NUMBERS if allows(vocabulary, grammar, text)}
-    assert allowed <= fitting
-    assert fitting - allowed <= {"-0"}
-
-
 def allows(vocabulary: Vocabulary, grammar: str, text: str) -> bool:
     logits = np.zeros(vocabulary.size, np.float32)
     logits[list(vocabulary.end_of_generation)] = 100
@@ -215,55 +151,6 @@ def allows(vocabulary: Vocabulary, grammar: str, text: str) -> bool:
         return sampler.sample(logits) in vocabulary.end_of_generation
     except PymtpError:
         return False
-
-
-@pytest.mark.parametrize(
-    ("kind", "right", "wrong"),
-    [
-        (
-            "email",
-            ["a@b.de", "first.last+x@mail.example-1.org"],
-            ["a", "a@b", "@b.de", "a b@c.de", "a@-b.de", ".a@b.de"],
-        ),
-        ("ipv4", ["0.0.0.0", "192.168.1.255"], ["1.2.3", "256.1.1.1", "01.1.1.1", "1.1.1.1."]),
-        (
-            "uri",
-            ["https://a.example/b?c=d#e", "mailto:a@b.de", "file:///tmp/a"],
-            ["a", "//a.example", "https://a b", "1:a"],
-        ),
-    ],
-)
-def test_strings_have_the_format_of_their_schema(
-    vocabulary: Vocabulary, kind: str, right: list[str], wrong: list[str]
-) -> None:
-    grammar = grammar_of_schema({"type": "string", "format": kind})
-    texts = [*right, *wrong]
-    assert [text for text in texts if allows(vocabulary, grammar, f'"{text}"')] == right
-    if kind == "ipv4":
-        assert all(ipaddress.ip_address(text) for text in right)
-
-
-@pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not at hand: run make")
-@pytest.mark.parametrize("pattern", ['^a"b$', "^\\\\$", "^.{1,3}$", "^[^a]{2}$", "^[\\n-a]+$"])
-def test_a_call_that_is_required_is_read_whatever_its_pattern(vocabulary: Vocabulary, pattern: str) -> None:
-    schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}}, "required": ["x"]}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    params = ChatParams(tools=[tool], tool_choice="required", parallel_tool_calls=False)
-    prompt = ChatTemplate(None, TEMPLATES["Qwen-Qwen2.5-7B-Instruct.jinja"]).render(QUESTION, params)
-    assert prompt.grammar
-    drawn, n_calls = Drawn(vocabulary), 0
-    for seed in range(8):
-        begin = "<tool_call>\n"
-        text = drawn.text(prompt.grammar, seed, prompt.generation_prompt + begin, n_free=0)
-        if text is None:
-            continue
-        parser = prompt.parse()
-        parser.finish(begin + text.decode(errors="replace"))
-        call = parser.message.tool_calls[0]
-        value = json.loads(call.arguments)["x"]
-        assert "\ufffd" in value or re.fullmatch(pattern[1:-1], value)
-        n_calls += 1
-    assert n_calls > 1
 
 
 CITY = {"type": "object", "properties": {"city": {"enum": ["Ulm", "Rom"]}}, "required": ["city"]}

@@ -12,7 +12,7 @@ from pymtp.binding.library import ffi, lib
 from pymtp.chat.native import Failed, Refused, json_of
 from pymtp.chat.params import ChatParams
 from pymtp.chat.prompt import ChatPrompt, Trigger
-from pymtp.chat.schema import ignored_of, patterns_ignored, refuse_ignored, schema_grammar
+from pymtp.chat.schema import ignored_of, refuse_ignored, schema_grammar
 from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel, require
 from pymtp.loading.vocabulary import Vocabulary
 
@@ -82,7 +82,8 @@ class ChatTemplate:
         except Failed as error:
             raise _failure(error, self._whose) from None
         native = ffi.gc(parser[0], lib.pymtp_free)
-        ignored += patterns_ignored(made["grammar"])
+        for function in (tool["function"] for tool in asked["tools"]):
+            ignored += (f"{what} of the tool {function['name']!r}" for what in ignored_of(function.get("parameters")))
         if gbnf and not made["grammar"] and not made["thinking_start_tag"]:
             made["grammar"] = gbnf
         if made["grammar"] != gbnf and gbnf and _OF_SCHEMA not in made["grammar"]:
@@ -120,17 +121,11 @@ def _failure(error: Exception, whose: str) -> ModelError:
 
 
 def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> tuple[dict[str, Any], str, list[str]]:
-    """The request for llama.cpp, the grammar of its answer's schema, and what grammars cannot follow of its schemas.
+    """The request for llama.cpp, the grammar of its answer's schema, and what that cannot follow of the schema.
 
     An answer that has to call a tool has no content that could follow a schema.
     """
     tools = params.offered_tools
-    ignored: list[str] = []
-    for tool in tools:
-        function = tool.get("function")
-        if isinstance(function, Mapping):
-            passed_over = ignored_of(function.get("parameters"), "tools")
-            ignored += (f"{what} of the tool {function.get('name')!r}" for what in passed_over)
     request: dict[str, Any] = {
         "messages": list(messages),
         "tools": tools,
@@ -143,14 +138,13 @@ def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> tuple
     }
     if params.calls_once or params.parallel_tool_calls is not None:
         request["parallel_tool_calls"] = not params.calls_once
-    gbnf = ""
     if params.json_schema is not None and not (tools and params.has_to_call == "required"):
         made = schema_grammar(params.json_schema)
-        request["json_schema"], gbnf = made.schema, made.gbnf
+        request["json_schema"] = made.schema
         if params.strict_schemas:
             refuse_ignored("json_schema", made.ignored)
-        ignored += made.ignored
-    return request, gbnf, ignored
+        return request, made.gbnf, made.ignored
+    return request, "", []
 
 
 def _prompt(made: Mapping[str, Any], parser: object, ignored: list[str]) -> ChatPrompt:
