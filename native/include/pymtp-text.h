@@ -260,13 +260,13 @@ int32_t pymtp_chat_template_init(const struct llama_model * model, const char * 
 //   add_generation_prompt            default: true
 //   continue_final_message           true, "content", "reasoning_content"; default: false
 // What comes out is an object with
-//   prompt                           without a BOS that the vocabulary adds
-//   grammar, grammar_lazy            of the answer, in GBNF; "": none. Lazy: from a trigger on
-//   grammar_triggers                 [{"type": "word" or "pattern", "value"}]
+//   text                             the prompt, without a BOS that the vocabulary adds
+//   grammar                          of the answer, in GBNF; "": none
+//   triggers                         [{"text", "is_pattern"}]: if there are any, it applies from one of them on
 //   preserved_tokens                 texts of special tokens that the parser has to see
-//   additional_stops                 texts at which the answer ends
+//   stop                             texts at which the answer ends
 //   generation_prompt                the end of the prompt: what it has of the answer already
-//   thinking_start_tag, thinking_end_tags
+//   thinking_begin, thinking_ends
 // and a parser of one answer to it. PYMTP_INVALID if the request is malformed; PYMTP_FAILED if the template fails.
 int32_t pymtp_chat_template_render(const struct pymtp_chat_template * chat_template, const char * request,
                                    struct pymtp_chat_parser ** parser, char ** json);
@@ -275,13 +275,13 @@ int32_t pymtp_chat_template_render(const struct pymtp_chat_template * chat_templ
 int32_t pymtp_chat_parser_init(const struct pymtp_chat_parser * parser, struct pymtp_chat_parser ** chat_parser);
 
 // The next piece of the answer; of whole characters, special tokens that are preserved among them. is_partial: more may
-// come. What comes out is what the message got by it: [{"reasoning_content"}, {"content"},
+// come. What comes out is what the message got by it: [{"reasoning"}, {"content"},
 // {"tool_call": {"index", "id", "name", "arguments"}}], of a tool call only what is new. PYMTP_FAILED if the answer is
 // none that the template's model could give; the message is as it was before then.
 int32_t pymtp_chat_parser_push(struct pymtp_chat_parser * chat_parser, const char * text, int64_t n_bytes,
                                int32_t is_partial, char ** json);
 
-// The message so far: {"role", "content", "reasoning_content", "tool_calls"}, the last two if there are any.
+// The message so far: {"content", "reasoning", "tool_calls"}.
 int32_t pymtp_chat_parser_message(const struct pymtp_chat_parser * chat_parser, char ** json);
 
 // The GBNF of a JSON schema, as a string. PYMTP_INVALID if the schema cannot be converted.

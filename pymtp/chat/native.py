@@ -3,12 +3,15 @@
 Knows JSON and status codes; nothing about what the JSON says.
 """
 
-import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import error_message
+
+T = TypeVar("T")
 
 
 class Refused(Exception):
@@ -26,11 +29,11 @@ def check_call(status: int) -> None:
         raise Refused(reason) if status == lib.PYMTP_INVALID else Failed(reason)
 
 
-def json_of(function: Callable[..., int], *arguments: Any) -> Any:
-    """What a function leaves in its last argument. Raises Refused or Failed."""
+def json_of(kind: type[T], function: Callable[..., int], *arguments: Any) -> T:
+    """What a function leaves in its last argument, as a `kind`. Raises Refused or Failed."""
     result = ffi.new("char **")
     check_call(function(*arguments, result))
     try:
-        return json.loads(ffi.string(result[0]).decode())
+        return msgspec.json.decode(ffi.string(result[0]), type=kind)
     finally:
         lib.pymtp_json_free(result[0])

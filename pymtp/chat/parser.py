@@ -3,8 +3,7 @@
 llama.cpp parses; this keeps the message of one answer. Knows text; never tokens.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from pymtp.binding.library import ffi, lib
 from pymtp.chat.native import Failed, check_call, json_of
@@ -80,31 +79,20 @@ class ChatParser:
     @property
     def message(self) -> ChatMessage:
         """The message so far."""
-        message = json_of(lib.pymtp_chat_parser_message, self._native)
-        calls = tuple(ToolCall(call["name"], call["arguments"], call["id"]) for call in message["tool_calls"])
-        return ChatMessage(message["content"] + self._unread, message["reasoning_content"], calls)
+        message = json_of(ChatMessage, lib.pymtp_chat_parser_message, self._native)
+        return replace(message, content=message.content + self._unread)
 
     def _push(self, piece: str, *, is_partial: bool) -> list[ChatDelta] | None:
         """None: llama.cpp cannot read it."""
         self._text += piece
         data = piece.encode(errors="replace")
         try:
-            deltas = json_of(lib.pymtp_chat_parser_push, self._native, data, len(data), is_partial)
+            made = json_of(list[ChatDelta], lib.pymtp_chat_parser_push, self._native, data, len(data), is_partial)
         except Failed:
             return None
-        made = [_delta(delta) for delta in deltas]
         if made:
             call = made[-1].tool_call
             last = (call.arguments or call.name) if call else made[-1].content or made[-1].reasoning
             at = self._text.rfind(last)
             self._n_told = len(self._text) if at < 0 else at + len(last)
         return made
-
-
-def _delta(delta: dict[str, Any]) -> ChatDelta:
-    call = delta.get("tool_call")
-    return ChatDelta(
-        delta.get("content", ""),
-        delta.get("reasoning_content", ""),
-        ToolCallDelta(call["index"], call["id"], call["name"], call["arguments"]) if call else None,
-    )

@@ -4,6 +4,7 @@ Knows texts; the tokens that they become are the business of whoever generates.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from pymtp.chat.parser import ChatMessage, ChatParser
 from pymtp.text.thinking import ClosedOnce, Thinking
@@ -23,7 +24,7 @@ class ChatPrompt:
 
     text: str
     """The prompt; without a BOS that `tokenize` adds."""
-    parser: object = field(default=None, compare=False, repr=False)
+    parser: Any = field(default=None, compare=False, repr=False)
     """llama.cpp's parser of answers, of which `parse` makes others."""
     grammar: str | None = None
     """GBNF that the answer follows, thinking included, with `generation_prompt` in front of it."""

@@ -51,7 +51,7 @@ def schema_grammar(schema: str | Mapping[str, Any]) -> SchemaGrammar:
     """The grammar of a JSON schema, which may be looser. Raises InvalidParameter for what is not a schema."""
     schema = _decoded(schema)
     try:
-        gbnf = str(json_of(lib.pymtp_schema_to_grammar, json.dumps(schema).encode()))
+        gbnf = json_of(str, lib.pymtp_schema_to_grammar, json.dumps(schema).encode())
     except (Refused, Failed) as error:
         why = str(error).removeprefix("JSON schema conversion failed: ")  # it quotes the schema
         why = why if len(why) <= 300 else f"{why[:150]} ... {why[-150:]}"

@@ -6,12 +6,13 @@ Owns the native handle. Knows messages and texts; never tokens.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pymtp.binding.library import ffi, lib
 from pymtp.chat.native import Failed, Refused, json_of
 from pymtp.chat.params import ChatParams
-from pymtp.chat.prompt import ChatPrompt, Trigger
+from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.schema import ignored_of, refuse_ignored, schema_grammar
 from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel, require
 from pymtp.loading.vocabulary import Vocabulary
@@ -43,9 +44,9 @@ class ChatTemplate:
         try:
             if vocabulary:
                 with vocabulary.using():
-                    caps = json_of(lib.pymtp_chat_template_init, vocabulary.native_model, data, handle)
+                    caps = json_of(dict[str, bool], lib.pymtp_chat_template_init, vocabulary.native_model, data, handle)
             else:
-                caps = json_of(lib.pymtp_chat_template_init, ffi.NULL, data, handle)
+                caps = json_of(dict[str, bool], lib.pymtp_chat_template_init, ffi.NULL, data, handle)
         except (Refused, Failed) as error:
             if source:
                 raise InvalidParameter(
@@ -76,17 +77,17 @@ class ChatTemplate:
             raise InvalidParameter("messages", f"such that JSON in UTF-8 can hold them ({error})") from None
         try:
             parser = ffi.new("struct pymtp_chat_parser **")
-            made = json_of(lib.pymtp_chat_template_render, self._native, request, parser)
+            made = json_of(ChatPrompt, lib.pymtp_chat_template_render, self._native, request, parser)
         except Refused as error:
             raise InvalidParameter("messages and tools", f"as in OpenAI's chat completions ({error})") from None
         except Failed as error:
             raise _failure(error, self._whose) from None
-        native = ffi.gc(parser[0], lib.pymtp_free)
+        native, grammar = ffi.gc(parser[0], lib.pymtp_free), made.grammar or ""
         for function in (tool["function"] for tool in asked["tools"]):
             ignored += (f"{what} of the tool {function['name']!r}" for what in ignored_of(function.get("parameters")))
-        if gbnf and not made["grammar"] and not made["thinking_start_tag"]:
-            made["grammar"] = gbnf
-        if made["grammar"] != gbnf and gbnf and _OF_SCHEMA not in made["grammar"]:
+        if gbnf and not grammar and not made.thinking_begin:
+            grammar = gbnf
+        if grammar != gbnf and gbnf and _OF_SCHEMA not in grammar:
             unplaced = "a schema of answers with this chat template" + " and tools" * bool(asked["tools"])
             if params.strict_schemas:
                 refuse_ignored("json_schema", [unplaced])
@@ -94,11 +95,11 @@ class ChatTemplate:
         if params.strict_schemas:
             refuse_ignored("parameters of tools", ignored)
         if asked["tools"] and params.has_to_call == "required":
-            made["grammar"] = _without_content(made["grammar"])
-        made["grammar"] = made["grammar"].replace(_FENCED, "")
+            grammar = _without_content(grammar)
+        grammar = grammar.replace(_FENCED, "")
         if params.calls_once:
-            made["grammar"] = _with_one_call(made["grammar"])
-        return _prompt(made, native, ignored)
+            grammar = _with_one_call(grammar)
+        return replace(made, parser=native, grammar=grammar or None, ignored=tuple(dict.fromkeys(ignored)))
 
 
 def _without_content(grammar: str) -> str:
@@ -145,22 +146,6 @@ def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> tuple
             refuse_ignored("json_schema", made.ignored)
         return request, made.gbnf, made.ignored
     return request, "", []
-
-
-def _prompt(made: Mapping[str, Any], parser: object, ignored: list[str]) -> ChatPrompt:
-    triggers = [Trigger(one["value"], one["type"] == "pattern") for one in made["grammar_triggers"]]
-    return ChatPrompt(
-        text=made["prompt"],
-        parser=parser,
-        grammar=made["grammar"] or None,
-        triggers=tuple(triggers) if made["grammar_lazy"] else (),
-        preserved_tokens=tuple(made["preserved_tokens"]),
-        stop=tuple(made["additional_stops"]),
-        generation_prompt=made["generation_prompt"],
-        thinking_begin=made["thinking_start_tag"],
-        thinking_ends=tuple(made["thinking_end_tags"]),
-        ignored=tuple(dict.fromkeys(ignored)),
-    )
 
 
 def _check_messages(messages: object) -> None:

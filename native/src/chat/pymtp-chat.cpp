@@ -85,29 +85,28 @@ static common_chat_templates_inputs chat_request_read(const common_json & reques
 static common_json trigger_write(const common_grammar_trigger & trigger) {
     switch (trigger.type) {
         case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN:
-            return { { "type", "pattern" }, { "value", trigger.value } };
+            return { { "text", trigger.value }, { "is_pattern", true } };
         case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN_FULL:
-            return { { "type", "pattern" }, { "value", "^(?:" + trigger.value + ")$" } };
+            return { { "text", "^(?:" + trigger.value + ")$" }, { "is_pattern", true } };
         default:
-            return { { "type", "word" }, { "value", trigger.value } };
+            return { { "text", trigger.value } };
     }
 }
 
 static common_json chat_prompt_write(const common_chat_params & prompt) {
     auto triggers = common_json::array();
-    for (const auto & trigger : prompt.grammar_triggers) {
-        triggers.push_back(trigger_write(trigger));
+    for (size_t i = 0; prompt.grammar_lazy && i < prompt.grammar_triggers.size(); ++i) {
+        triggers.push_back(trigger_write(prompt.grammar_triggers[i]));
     }
     return {
-        { "prompt", prompt.prompt },
+        { "text", prompt.prompt },
         { "grammar", prompt.grammar },
-        { "grammar_lazy", prompt.grammar_lazy },
-        { "grammar_triggers", triggers },
+        { "triggers", triggers },
         { "preserved_tokens", prompt.preserved_tokens },
-        { "additional_stops", prompt.additional_stops },
+        { "stop", prompt.additional_stops },
         { "generation_prompt", prompt.generation_prompt },
-        { "thinking_start_tag", prompt.thinking_start_tag },
-        { "thinking_end_tags", prompt.thinking_end_tags },
+        { "thinking_begin", prompt.thinking_start_tag },
+        { "thinking_ends", prompt.thinking_end_tags },
     };
 }
 
@@ -122,7 +121,7 @@ static common_json chat_message_write(const common_chat_msg & message) {
     }
     return {
         { "content", message.render_content() },
-        { "reasoning_content", message.reasoning_content },
+        { "reasoning", message.reasoning_content },
         { "tool_calls", calls },
     };
 }
@@ -130,7 +129,7 @@ static common_json chat_message_write(const common_chat_msg & message) {
 static common_json chat_delta_write(const common_chat_msg_diff & delta) {
     common_json written = common_json::object();
     if (!delta.reasoning_content_delta.empty()) {
-        written["reasoning_content"] = delta.reasoning_content_delta;
+        written["reasoning"] = delta.reasoning_content_delta;
     }
     if (!delta.content_delta.empty()) {
         written["content"] = delta.content_delta;
