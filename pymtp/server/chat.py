@@ -121,7 +121,7 @@ def submit_chat(
         n_probs = N_TOP_DEFAULT if body.top_logprobs is None else body.top_logprobs
     elif body.top_logprobs:
         raise invalid("top_logprobs requires logprobs to be set to true")
-    body.json_schema = None  # the template's grammar has it
+    body.json_schema, body.messages = None, []  # the prompt has them
     return served.submit([tokens], body, n_probs=n_probs, **of_chat)
 
 

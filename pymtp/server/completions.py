@@ -12,6 +12,7 @@ from pymtp.sampling.logprobs import TokenLogprobs
 from . import reports
 from .answer import LiveAnswer
 from .chat import ChatReply
+from .fields import ChatBody
 from .respond import Reply, event
 from .served_model import ServedModel
 
@@ -23,7 +24,7 @@ class ChatCompletionReply(ChatReply):
 
     def piece(self, answer: LiveAnswer, text: str) -> Iterable[bytes]:
         yield from super().piece(answer, text)
-        if answer.options.return_drafts and text:
+        if text and isinstance(answer.asked, ChatBody) and answer.asked.return_drafts:
             parts = answer.generation.parts(len(answer.text) - len(text))
             yield event(self._chunk(answer, {}) | {"drafts": parts, "timings": reports.timings(answer)})
 
@@ -36,7 +37,7 @@ class ChatCompletionReply(ChatReply):
         return super().end(answer)
 
     def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
-        if answers[0].options.include_usage:
+        if answers[0].includes_usage:
             head = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": reports.usage(answers)}
             yield event(head | reports.extras(self._served, answers[0]))
         yield b"data: [DONE]\n\n"
@@ -67,7 +68,7 @@ class ChatCompletionReply(ChatReply):
 
     def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
         data = self._chunk(answer, {}, _reason(answer, message))
-        yield event(data if answer.options.include_usage else data | reports.extras(self._served, answer))
+        yield event(data if answer.includes_usage else data | reports.extras(self._served, answer))
 
     def _chunk(self, answer: LiveAnswer, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
         choice = {"finish_reason": reason, "index": answer.index, "delta": delta}
@@ -126,7 +127,7 @@ class CompletionReply(Reply):
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
         data = self._chunk(answer, "", reason=reports.finish_reason(answer)) | reports.extras(self._served, answer)
-        if answer.options.include_usage:
+        if answer.includes_usage:
             data["usage"] = reports.usage([answer])
         yield event(data)
 
@@ -149,7 +150,7 @@ class CompletionReply(Reply):
         if not entries:
             return None
         content = reports.logprobs_of(self._served, answer, entries)
-        key, top = ("prob", "top_probs") if answer.options.of_chain else ("logprob", "top_logprobs")
+        key, top = ("prob", "top_probs") if answer.asked.post_sampling_probs else ("logprob", "top_logprobs")
         return {
             "content": content,
             "tokens": [each["token"] for each in content],

@@ -34,6 +34,7 @@ async def infill(request: Request) -> Response:
     n_answer = n_predict if 0 <= n_predict < n_ctx else n_ctx // 4
     n_max = max(n_ctx - n_answer - 1, 0)
     prompt = await apart(request, lambda: infill_prompt(body, served.vocabulary, n_max))
+    body.input_extra = None
     answers = served.submit([prompt], body, n_probs=body.n_probs or None)
     return await respond(request, answers, LlamaServerReply(served))
 

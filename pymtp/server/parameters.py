@@ -14,7 +14,6 @@ from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.params import known_samplers
 from pymtp.serving.params import GenerationParams, with_options
 
-from .answer import Options
 from .bodies import refuse
 from .errors import invalid
 from .fields import SAME, UNSUPPORTED, Bias, ChatBody, GenerationFields, LoraScale
@@ -23,9 +22,7 @@ from .settings import ServerSettings
 
 RANDOM_SEED = 2**32 - 1
 """What llama.cpp takes for no seed."""
-PING_S_MIN = 1.0
 
-_SWITCHES = ("stream", "return_tokens", "return_progress", "timings_per_token", "return_drafts")
 _N_DIGITS = 20  # more than the ids of tokens have
 # values beyond these count as the nearest one, as llama-server has it: clients send -1 for "off"
 _CLAMPED = {
@@ -36,25 +33,6 @@ _CLAMPED = {
     "xtc_threshold": (0, 1),
     "temperature": (0, math.inf),
 }
-
-
-def options_of(fields: GenerationFields, settings: ServerSettings, n_probs: int | None) -> Options:
-    """How the answer is given."""
-    deadlines = (settings.deadline_s, (fields.deadline_ms or 0) / 1000)
-    usage = fields.stream_options.include_usage if fields.stream_options else None
-    ping_s = fields.sse_ping_interval
-    return Options(
-        n=_first(fields.n_cmpl, fields.n, 1),
-        include_usage=bool(usage),
-        n_probs=n_probs or 0,
-        of_chain=bool(fields.post_sampling_probs),
-        **{name: bool(getattr(fields, name, None)) for name in _SWITCHES},
-        fields=tuple(fields.response_fields or ()),
-        predict_ms_max=_first(fields.t_max_predict_ms, -1),
-        deadline_s=min(filter(None, deadlines), default=0),
-        ping_s=settings.ping_s if ping_s is None else max(ping_s, PING_S_MIN) if ping_s > 0 else ping_s,
-        is_verbose=_first(fields.verbose, settings.is_verbose),
-    )
 
 
 def params_of(

@@ -27,6 +27,7 @@ async def answer_prompts(reply: Callable[[ServedModel], Reply], request: Request
     value, work = body.prompt, partial(prompts_of, body.prompt, served)
     has_images = any(map(_has_images, value if isinstance(value, list) else [value]))
     prompts = await (served.decode(work) if has_images else apart(request, work))
+    body.prompt = None
     answers = served.submit(prompts, body, n_probs=body.n_probs or body.logprobs)
     return await respond(request, answers, reply(served))
 

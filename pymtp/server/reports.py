@@ -56,7 +56,7 @@ def timings(answer: LiveAnswer) -> dict[str, float]:
 
 def timings_of_piece(answer: LiveAnswer) -> dict[str, Any]:
     """The field with the times so far, if each piece is to have it."""
-    return {"timings": timings(answer)} if answer.options.timings_per_token else {}
+    return {"timings": timings(answer)} if answer.asked.timings_per_token else {}
 
 
 def progress(answer: LiveAnswer, n_done: int) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def settings_of(params: GenerationParams, vocabulary: Vocabulary | None) -> dict
 
 def logprobs_of(served: ServedModel, answer: LiveAnswer, entries: Sequence[TokenLogprobs]) -> list[dict[str, Any]]:
     """Log probabilities before the sampler chain, or probabilities after it."""
-    vocabulary, of_chain = served.vocabulary, answer.options.of_chain
+    vocabulary, of_chain = served.vocabulary, answer.asked.post_sampling_probs
 
     def shown(token: int, logprob: float) -> dict[str, Any]:
         data = vocabulary.piece(token)
@@ -160,18 +160,18 @@ def finish_reason(answer: LiveAnswer) -> str:
 
 def whole(served: ServedModel, answer: LiveAnswer) -> dict[str, Any]:
     """All about an answer that is complete."""
-    generation, options, vocabulary = answer.generation, answer.options, served.vocabulary
+    generation, asked, vocabulary = answer.generation, answer.asked, served.vocabulary
     data = {
         "index": answer.index,
-        "content": "" if options.stream else answer.text,
-        "tokens": list(answer.tokens) if options.return_tokens and not options.stream else [],
+        "content": "" if asked.stream else answer.text,
+        "tokens": list(answer.tokens) if asked.return_tokens and not asked.stream else [],
         "id_slot": generation.slot,
         "stop": True,
         "model": served.name,
         "tokens_predicted": len(answer.tokens),
         "tokens_evaluated": len(answer.prompt),
         "generation_settings": settings_of(generation.params, vocabulary)
-        | {"stream": options.stream, "timings_per_token": options.timings_per_token},
+        | {"stream": bool(asked.stream), "timings_per_token": bool(asked.timings_per_token)},
         "prompt": vocabulary.detokenize(answer.prompt, special=True),
         "has_new_line": "\n" in answer.text,
         "truncated": generation.is_truncated,
@@ -181,15 +181,15 @@ def whole(served: ServedModel, answer: LiveAnswer) -> dict[str, Any]:
         "timings": timings(answer),
         "drafting": drafting(answer),
     }
-    if generation.logprobs and not options.stream:
+    if generation.logprobs and not asked.stream:
         data["completion_probabilities"] = logprobs_of(served, answer, generation.logprobs)
-    return only(options.fields, data) if options.fields else data
+    return only(asked.response_fields, data) if asked.response_fields else data
 
 
 def extras(served: ServedModel, answer: LiveAnswer) -> dict[str, Any]:
     """Fields of answers that only pymtp and llama-server have."""
     found = {"timings": timings(answer), "drafting": drafting(answer), "stop_type": stop_type(answer)}
-    if answer.options.is_verbose:
+    if served.settings.is_verbose if answer.asked.verbose is None else answer.asked.verbose:
         found["__verbose"] = whole(served, answer)
     return found
 

@@ -24,6 +24,9 @@ T = TypeVar("T")
 N_ENTRIES_MAX = 2000
 """Probabilities of tokens in a body that is made between other requests; it takes some 10 us for each."""
 
+PING_S_MIN = 1.0
+"""Of requests."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -66,14 +69,18 @@ def json_response(data: Any, status: int = 200, headers: dict[str, str] | None =
 
 async def respond(request: Request, answers: Sequence[LiveAnswer], reply: Reply) -> Response:
     """The response to a request, in the words of `reply`."""
-    served, options = served_by(request), answers[0].options
-    if not options.stream:
+    served, asked = served_by(request), answers[0].asked
+    if not asked.stream:
         await unless_gone(request.receive, served.complete(answers))
-        n_entries = sum(len(answer.generation.logprobs) * answer.options.n_probs for answer in answers)
+        n_entries = sum(
+            len(answer.generation.logprobs) * (answer.generation.params.logprobs or 0) for answer in answers
+        )
         if n_entries > N_ENTRIES_MAX:
             return await asyncio.to_thread(lambda: json_response(reply.whole(answers)))
         return json_response(reply.whole(answers))
-    return Stream(_events(served, answers, reply, request.url.path), options.ping_s)
+    ping_s = asked.sse_ping_interval
+    ping_s = served.settings.ping_s if ping_s is None else max(ping_s, PING_S_MIN * (ping_s > 0))
+    return Stream(_events(served, answers, reply, request.url.path), ping_s)
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

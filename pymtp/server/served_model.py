@@ -27,7 +27,7 @@ from .answer import LiveAnswer
 from .errors import ApiError, busy, invalid, unavailable
 from .fields import GenerationFields
 from .logs import log
-from .parameters import options_of, params_of
+from .parameters import params_of
 from .settings import ServerSettings
 
 Phase = Literal["loading", "ready", "failed", "stopping"]
@@ -165,14 +165,14 @@ class ServedModel:
         params = params_of(fields, self.settings, self.vocabulary, n_probs)
         # texts are shared between requests with the same key only
         params = replace(params, cache_scope=self.cache_scope, draft_owner=key_id.get(), **of_chat)
-        options = options_of(fields, self.settings, n_probs)
-        self._check_room(prompts, len(prompts) * options.n)
+        n_answers, deadline_s = fields.n_cmpl or fields.n or 1, self.settings.deadline_s
+        self._check_room(prompts, len(prompts) * n_answers)
         answers: list[LiveAnswer] = []
         try:
             for prompt in prompts:
-                for i in range(options.n):
+                for i in range(n_answers):
                     generation = self.model.generate(prompt, _varied(params, i))
-                    answers.append(LiveAnswer(generation, len(answers), prompt, options))
+                    answers.append(LiveAnswer(generation, len(answers), prompt, fields, deadline_s))
                     self.answers.add(answers[-1])
         except BaseException:
             self.give_up(answers)
