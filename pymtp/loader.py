@@ -1,12 +1,11 @@
 """Loads weights from files: the model's, and those of an assistant that drafts for it.
 
-Owns the handles of loaded models and frees them. Never makes a context.
+A model is freed with the last who holds its handle. Never makes a context.
 """
 
 import os
 import re
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -41,22 +40,24 @@ class Weights:
     ) -> None:
         """`target`: the devices of `params`, if they are open already; `planned`: what has room in its place."""
         self.info = info
-        self._loaded: list[object] = []
-        self._targets = [target] if target else []
-        self._kept: list[object] = []  # the models point into it
-        self._free = weakref.finalize(self, _free, self._loaded, self._targets, self._kept)
         check_tables(info)
         _use_numa(params.numa)
         adapters = check_adapters(info, params)
         needs_heads = adapt_heads(info, adapters)
-        target = target or self._opened(params, info)
-        self.model = self._load(info, target, planned or params, on_load, load_mtp=with_heads or needs_heads)
+        target = target or LoadTarget(params, info)
+        self.model: object | None = None
         """llama.cpp's handle."""
-        self.adapters: tuple[LoraAdapter, ...] = load_adapters(self.model, params, adapters)
         self.assistant: object | None = None
-        if with_heads and info.has_assistant and info.draft_file:
-            assistant, here = file_facts(info.draft_file), _here(params)
-            self.assistant = self._load(assistant, self._opened(here, assistant), here, None, load_mtp=True)
+        try:
+            self.model = _load(info, target, planned or params, on_load, load_mtp=with_heads or needs_heads)
+            self.adapters: tuple[LoraAdapter, ...] = load_adapters(self.model, params, adapters)
+            if with_heads and info.has_assistant and info.draft_file:
+                assistant, here = file_facts(info.draft_file), _here(params)
+                self.assistant = _load(assistant, LoadTarget(here, assistant), here, None, load_mtp=True)
+        except BaseException:
+            self.close()
+            target.close()
+            raise
 
     @property
     def draft_obstacle(self) -> str | None:
@@ -70,26 +71,20 @@ class Weights:
         return bool(lib.llama_model_is_hybrid(self.model) or lib.llama_model_is_recurrent(self.model))
 
     def close(self) -> None:
-        """Free the weights; closing twice is harmless."""
-        self._free()
+        """Let go of the weights, which are freed once nobody uses them; closing twice is harmless."""
+        self.model = self.assistant = None
 
-    def _opened(self, params: ModelParams, info: GgufInfo) -> LoadTarget:
-        self._targets.append(LoadTarget(params, info))
-        return self._targets[-1]
 
-    def _load(
-        self, info: GgufInfo, target: LoadTarget, params: ModelParams, on_load: OnLoad | None, *, load_mtp: bool
-    ) -> object:
-        native = lib.llama_model_default_params()
-        try:
-            kept = _write(native, params, target)
-            native.load_mtp = load_mtp
-            self._loaded.append(load_native(info, native, on_load))
-        except BaseException:
-            self.close()
-            raise
-        self._kept.append(kept)
-        return self._loaded[-1]
+def _load(info: GgufInfo, target: LoadTarget, params: ModelParams, on_load: OnLoad | None, *, load_mtp: bool) -> object:
+    native = lib.llama_model_default_params()
+    kept = _write(native, params, target)
+    native.load_mtp = load_mtp
+
+    def free(model: Any, _kept: object = kept) -> None:
+        lib.llama_model_free(model)
+        target.close()
+
+    return ffi.gc(load_native(info, native, on_load), free)
 
 
 def _write(native: Any, params: ModelParams, target: LoadTarget) -> list[object]:
@@ -167,14 +162,6 @@ def load_native(info: GgufInfo, params: Any, on_load: OnLoad | None = None) -> o
 def _here(params: ModelParams) -> ModelParams:
     """Where an assistant goes: as heads, not to another machine."""
     return replace(params, rpc=(), device=(), tensor_split=(), override_tensor=()) if params.rpc else params
-
-
-def _free(loaded: list[object], targets: list[LoadTarget], kept: list[object]) -> None:
-    while loaded:
-        lib.llama_model_free(loaded.pop())
-    kept.clear()
-    while targets:
-        targets.pop().close()
 
 
 @ffi.def_extern()  # type: ignore[untyped-decorator]

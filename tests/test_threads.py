@@ -199,7 +199,7 @@ def test_errors_of_a_closed_model_are_pymtps() -> None:
             call()
 
 
-def test_closing_a_model_waits_for_threads_that_tokenize() -> None:
+def test_a_model_can_be_closed_while_threads_tokenize() -> None:
     for _ in range(3):
         model = Model(n_ctx=256, n_threads=1)
         started = threading.Barrier(3)

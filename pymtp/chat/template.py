@@ -42,11 +42,8 @@ class ChatTemplate:
         handle = ffi.new("struct pymtp_chat_template **")
         data = source.encode(errors="replace") if source else ffi.NULL
         try:
-            if vocabulary:
-                with vocabulary.using():
-                    caps = json_of(dict[str, bool], lib.pymtp_chat_template_init, vocabulary.native_model, data, handle)
-            else:
-                caps = json_of(dict[str, bool], lib.pymtp_chat_template_init, ffi.NULL, data, handle)
+            model = vocabulary.native_model if vocabulary else ffi.NULL
+            caps = json_of(dict[str, bool], lib.pymtp_chat_template_init, model, data, handle)
         except (Refused, Failed) as error:
             if source:
                 raise InvalidParameter(

@@ -3,9 +3,7 @@
 Knows text and token ids; never logits. A thin layer over llama.cpp.
 """
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache, partial
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -29,10 +27,10 @@ class InfillTokens(NamedTuple):
 
 class Vocabulary:
     def __init__(self, model: object, chat_template: str | None) -> None:
-        self._open_vocab = lib.llama_model_get_vocab(model_pointer(model))
-        self._model = model
-        self._users: dict[int, int] = {}  # by thread: calls that are under way
-        self._changed = threading.Condition()  # of both, which is re-entrant: a collection may close it anywhere
+        pointer = model_pointer(model)
+        # a call that is under way holds what it was given, and so the model, which is freed after the last of them
+        handles = [ffi.gc(each, lambda _: model) for each in (lib.llama_model_get_vocab(pointer), pointer)]
+        self._handles: list[Any] | None = handles
         self.size: int = lib.llama_vocab_n_tokens(self.native)
         self.chat_template = chat_template
         self.end_of_generation = frozenset(
@@ -47,9 +45,7 @@ class Vocabulary:
     @property
     def native(self) -> Any:
         """llama.cpp's handle. Raises Closed after `close`."""
-        if self._open_vocab is None:
-            raise Closed("the model is closed")
-        return self._open_vocab
+        return self._opened()[0]
 
     @property
     def bos_text(self) -> str:
@@ -64,8 +60,7 @@ class Vocabulary:
     @property
     def begins_with_bos(self) -> bool:
         """Whether a text begins with a token of its own."""
-        with self.using():
-            return bool(lib.llama_vocab_get_add_bos(self.native))
+        return bool(lib.llama_vocab_get_add_bos(self.native))
 
     @property
     def bos(self) -> int:
@@ -74,14 +69,13 @@ class Vocabulary:
 
     @property
     def infill(self) -> InfillTokens:
-        with self.using():
-            parts = ("pre", "suf", "mid", "rep", "sep")
-            return InfillTokens(*(getattr(lib, f"llama_vocab_fim_{part}")(self.native) for part in parts))
+        parts = ("pre", "suf", "mid", "rep", "sep")
+        return InfillTokens(*(getattr(lib, f"llama_vocab_fim_{part}")(self.native) for part in parts))
 
     @property
     def native_model(self) -> Any:
-        """The handle of its model, for pymtp's own library; inside `using`."""
-        return model_pointer(self._model)
+        """The handle of its model, for pymtp's own library. Raises Closed after `close`."""
+        return self._opened()[1]
 
     @property
     def suppressed(self) -> list[int]:
@@ -91,27 +85,13 @@ class Vocabulary:
         return ffi.unpack(tokens, n[0]) if n[0] else []
 
     def close(self) -> None:
-        """Drop the model, which is about to be freed. Waits for the calls of other threads."""
-        with self._changed:
-            self._open_vocab = None
-            while self._users.keys() - {threading.get_ident()}:
-                self._changed.wait()
+        """Let go of the model; calls of other threads that are under way keep it until they return."""
+        self._handles = None
 
-    @contextmanager
-    def using(self) -> Iterator[None]:
-        """Keep the model while the body calls native functions with it. Raises Closed after `close`."""
-        thread = threading.get_ident()
-        with self._changed:
-            _ = self.native
-            self._users[thread] = self._users.get(thread, 0) + 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._users[thread] -= 1
-                if not self._users[thread]:
-                    del self._users[thread]
-                    self._changed.notify_all()
+    def _opened(self) -> list[Any]:
+        if (handles := self._handles) is None:
+            raise Closed("the model is closed")
+        return handles
 
     def tokenize(self, text: str, *, is_start: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of `text`. Special tokens in it are recognised, unless `parse_special` is off.
@@ -126,8 +106,7 @@ class Vocabulary:
         n = ffi.new("int32_t *")
         while True:
             tokens = ffi.new("int32_t[]", n_max)
-            with self.using():
-                check(lib.pymtp_tokenize(self.native, data, len(data), is_start, parse_special, n_max, tokens, n))
+            check(lib.pymtp_tokenize(self.native, data, len(data), is_start, parse_special, n_max, tokens, n))
             if n[0] <= n_max:
                 return list(ffi.unpack(tokens, n[0])) if n[0] else []
             n_max = n[0]
@@ -158,8 +137,7 @@ class Vocabulary:
         n_max, n = 64, ffi.new("int32_t *")
         while True:
             buffer = ffi.new("char[]", n_max)
-            with self.using():
-                check(lib.pymtp_token_bytes(self.native, token, special, n_max, buffer, n))
+            check(lib.pymtp_token_bytes(self.native, token, special, n_max, buffer, n))
             if n[0] <= n_max:
                 return bytes(ffi.buffer(buffer, n[0]))
             n_max = n[0]
@@ -168,12 +146,9 @@ class Vocabulary:
         """The native handle of `texts` as DRY's sequence breakers. Cached, because it looks at every token."""
         data = [ffi.new("char[]", text.encode()) for text in texts]
         handle = ffi.new("struct pymtp_breakers **")
-        with self.using():
-            check(lib.pymtp_breakers_init(self.native, len(data), data, handle))
+        check(lib.pymtp_breakers_init(self.native, len(data), data, handle))
         return ffi.gc(handle[0], lib.pymtp_free)
 
     def _text(self, token: int) -> str:
-        if token < 0:
-            return ""
-        with self.using():
-            return text_of(lib.llama_vocab_get_text(self.native, token))
+        native = self.native  # keeps the model, whose text this is
+        return "" if token < 0 else text_of(lib.llama_vocab_get_text(native, token))

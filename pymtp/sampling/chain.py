@@ -182,13 +182,12 @@ def check_with_vocabulary(
     And PymtpError for rules that cannot be followed.
     """
     _biases(params, vocabulary.size)
+    _used = vocabulary.native  # outlives the samplers, which read it
     if rules is not None:
-        with vocabulary.using():
-            Sampler(SamplingParams(), vocabulary, rules=rules)
+        Sampler(SamplingParams(), vocabulary, rules=rules)
     if grammar is not None:
         try:
-            with vocabulary.using():
-                Sampler(SamplingParams(), vocabulary, grammar=grammar)
+            Sampler(SamplingParams(), vocabulary, grammar=grammar)
         except (BackendError, Closed):
             raise
         except PymtpError as error:
