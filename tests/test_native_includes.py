@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     "heads": [],
     "engine": ["include", "cpu", "rpc", "heads"],
     "samplers": ["include"],
-    "abi": ["include", "rpc", "engine", "samplers"],
+    "abi": ["include", "rpc", "heads", "engine", "samplers"],
     "lookup": ["include", "abi"],
     "chat": ["include", "abi"],
     "images": ["include", "engine", "abi"],

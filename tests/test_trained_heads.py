@@ -21,7 +21,7 @@ from machine import needs_exact_texts
 from pymtp import Model, SamplingParams
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Chunk
-from pymtp.errors import BackendError, InvalidParameter, ModelError, UnsupportedModel
+from pymtp.errors import BackendError, InvalidParameter, ModelError, PymtpError, UnsupportedModel
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.model_file import ModelFile
 from pymtp.heads import attach_heads, extract_heads, list_heads
@@ -106,7 +106,7 @@ def test_pytorch_scales_positions_as_the_engine_does(
     torch = pytest.importorskip("torch")
     from pymtp.training.form import first_tensors, form_of, read_tensor, write_head
     from pymtp.training.head import Head
-    from pymtp.training.learn import find_rotation
+    from pymtp.training.rotation import rotation_of
 
     trunk, first, n = write_trunk(tmp_path / "trunk.gguf", architecture, more=more), tmp_path / "first.gguf", 200
     file = ModelFile(trunk)
@@ -116,7 +116,7 @@ def test_pytorch_scales_positions_as_the_engine_does(
     embedding, output = (torch.tensor(read_tensor(file, f"{name}.weight")) for name in ("token_embd", "output"))
     tokens = [int(token) for token in np.random.default_rng(5).integers(0, N_VOCAB, n + K)]
     with Model(trunk, draft_model=first, draft="mtp", draft_max=K, context=PARAMS, device=[]) as model:
-        head = Head(form, tensors, find_rotation(model, file, form, tensors))
+        head = Head(form, tensors, rotation_of(model.session, form.n_head_k, n + 1 + K))
         states = [np.zeros((1, form.n_embd), np.float32)]
         for begin in range(0, n, 20):
             model.session.decode([Chunk(tokens[begin : begin + 20], begin, feed=True)])
@@ -132,25 +132,15 @@ def test_pytorch_scales_positions_as_the_engine_does(
             np.testing.assert_allclose(model.session.draft_logits[0], logits, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"rope.freq_base": 1.0},
-        {"rope.scaling.yarn_beta_slow": -1.0},
-        {"rope.scaling.factor": -4.0},
-        {"context_length": 0},
-    ],
-    ids=str,
-)
-def test_damaged_numbers_of_yarn_are_tried_like_others(tmp_path: Path, more: dict[str, float | str]) -> None:
-    pytest.importorskip("torch")
-    from pymtp.training.form import form_of
-    from pymtp.training.rotation import rotations
-
-    file = ModelFile(
-        write_trunk(tmp_path / "trunk.gguf", "qwen2", more={**YARN, "rope.scaling.original_context_length": 0, **more})
-    )
-    assert list(rotations(file, form_of(file)))
+def test_only_rows_of_a_trained_heads_keys_are_rotated(tmp_path: Path) -> None:
+    trunk, head = apart(tmp_path)
+    with Model(trunk, draft_model=head, draft="mtp", draft_max=1, n_threads=1) as model:
+        assert model.session.rotated(0, np.eye(32, dtype=np.float32)).tolist() == np.eye(32).tolist()
+        for n_rows, n_columns in ((1, 3), (0, 32), (33, 32)):
+            with pytest.raises(PymtpError):
+                model.session.rotated(5, np.zeros((n_rows, n_columns), np.float32))
+    with Model(n_threads=1) as model, pytest.raises(PymtpError, match="no trained head has 1 keys of 32 numbers"):
+        model.session.rotated(0, np.zeros((1, 32), np.float32))
 
 
 def test_two_models_with_a_head_each_draft_in_one_process(tmp_path: Path) -> None:

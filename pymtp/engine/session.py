@@ -201,6 +201,13 @@ class Session(DraftLimits, Snapshots):
         check(lib.pymtp_session_hidden(self._handle.native, sequence, position, n, out))
         return hidden
 
+    def rotated(self, position: int, rows: Logits) -> Logits:
+        """`rows` of a query or key, (n, n_head_k) float32, as a trained head rotates them at a position."""
+        found = rows.copy()
+        out = ffi.from_buffer("float[]", found)
+        check(lib.pymtp_session_rotate(self._handle.native, position, *found.shape, out))
+        return found
+
     def seen_end(self, sequence: int, n_heads: int) -> int:
         """The position of `sequence` after the last that all of the first `n_heads` heads have seen."""
         return self.seen_ends([sequence], n_heads)[0]

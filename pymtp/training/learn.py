@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from pymtp.engine.session import Chunk
 from pymtp.errors import BackendError, ModelError, UnsupportedModel
 from pymtp.gguf.model_file import ModelFile
-from pymtp.model import Model
 from pymtp.training.collect import Progress, Rows
 from pymtp.training.form import Array, Form, read_tensor
 from pymtp.training.head import Head, compare, divergence_gradient
-from pymtp.training.rotation import Rotation, rotations
+from pymtp.training.rotation import Rotation
 
 if TYPE_CHECKING:
     from pymtp.training.run import TrainParams
@@ -52,33 +50,6 @@ def trunk_of(model: ModelFile, device: torch.device) -> Trunk:
     kind = torch.bfloat16 if is_fast else torch.float32
     shared = torch.tensor(embedding).to(device, kind)
     return Trunk(shared, shared if output is None else torch.tensor(output).to(device, kind))
-
-
-def find_rotation(model: Model, file: ModelFile, form: Form, tensors: dict[str, Array]) -> Rotation:
-    """How the engine's graph of the head rotates: found by its logits, as architectures differ in what they say of it.
-
-    Raises UnsupportedModel if nothing that is known gives them.
-    """
-    session, n = model.session, 24
-    tokens = [int(token) for token in np.random.default_rng(1).integers(0, model.info.n_vocab, n + 1)]
-    session.decode([Chunk(tokens[:n], 0, feed=True)])
-    hidden = session.hidden_states(0, n)
-    session.draft(0, 1, [Chunk(tokens[n:], n)])
-    expected = session.draft_logits[0]
-    session.truncate(0)
-    trunk = trunk_of(file, torch.device("cpu"))
-    states = torch.tensor(np.concatenate([np.zeros_like(hidden[:1]), hidden]))[None]
-    differences, head = [], Head(form, tensors, Rotation(0, True, 1.0))
-    for rotation in rotations(file, form):
-        head.rotation = rotation
-        with torch.no_grad():
-            said = head(trunk.embedding[tokens][None].float(), states, 0, [])[0, -1]
-        logits = (trunk.output.float() @ said).numpy()
-        differences.append((float(np.abs(logits - expected).max() / expected.std()), rotation))
-    difference, rotation = min(differences, key=lambda each: each[0])
-    if difference > 0.1:
-        raise UnsupportedModel(f"{file.path}: {file.architecture} knows positions in a way that training does not have")
-    return rotation
 
 
 class _Texts:

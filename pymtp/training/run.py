@@ -66,7 +66,8 @@ def train_head(
     the file. Raises ModelError for files that cannot be used, UnsupportedModel for models that cannot have such a head.
     """
     try:
-        from pymtp.training.learn import find_rotation, learn
+        from pymtp.training.learn import learn
+        from pymtp.training.rotation import rotation_of
     except ImportError:
         raise UnsupportedModel("training needs PyTorch; pip install 'pymtp-gguf[train]'") from None
     model, out = ModelFile(Path(path)), Path(target) if target else default_target(path)
@@ -87,7 +88,7 @@ def train_head(
         n_ctx=N_TOKENS + 16, n_seq_max=N_TEXTS + 1, n_threads=params.n_threads, n_ubatch=2 * N_TOKENS, kv_unified=True
     )
     with Model(path, draft_model=first, draft="mtp", draft_max=1, context=context) as loaded:
-        rotation = find_rotation(loaded, model, form, tensors)
+        rotation = rotation_of(loaded.session, form.n_head_k, N_TOKENS + params.n_steps)
         collector = Collector(loaded, rows, Source(loaded, params.data, params.seed + len(rows)))
         collector.run(params.n_rows, begin + _COLLECTING * 60 * params.minutes, on_progress)
     if len(rows) < 1000:

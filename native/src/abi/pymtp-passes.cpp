@@ -1,5 +1,7 @@
 // The passes of the C interface: trunk, drafts, and what they leave.
 
+#include "head-graph.h"
+#include "llama-context.h"
 #include "pymtp-session.h"
 
 #include <algorithm>
@@ -231,6 +233,19 @@ int32_t pymtp_session_hidden(pymtp_session * session, int32_t seq, int32_t pos, 
                             "the hidden state of position %d is not kept", pos + i);
         }
         self.mtp->heads.copy_hidden(seq, pos, n_rows, hidden);
+    });
+}
+
+int32_t pymtp_session_rotate(pymtp_session * session, int32_t pos, int32_t n_rows, int32_t n_columns, float * rows) {
+    return pymtp_guard(session, [&](pymtp_session & self) {
+        const llama_model & model    = self.ctx->get_model();
+        const int32_t       n_head_k = model.hparams.n_embd_head_k(model.hparams.n_layer_all - 1);
+        pymtp_refuse_if(!model.hparams.mtp_generic || n_columns != n_head_k || n_rows < 1,
+                        "no trained head has %d keys of %d numbers", n_rows, n_columns);
+        pymtp_need_array(rows, n_rows, n_head_k, "rows");
+        std::vector<float> found(rows, rows + (size_t) n_rows * n_columns);
+        head_generic_rotate(model, self.ctx->get_cparams(), pos, found);
+        std::copy(found.begin(), found.end(), rows);
     });
 }
 

@@ -1,5 +1,7 @@
 #include "head-graph.h"
 
+#include "ggml-cpp.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -91,16 +93,57 @@ ggml_tensor * head_graph::build_joined() {
     return cur;
 }
 
-ggml_tensor * head_graph::build_rope(ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * factors) const {
-    const int n_rot = hparams.n_rot(il);
-    if (!hparams.use_mrope()) {
-        return ggml_rope_ext(ctx0, cur, inp_pos, factors, n_rot, rope_type, n_ctx_orig, freq_base, freq_scale,
-                             ext_factor, attn_factor, beta_fast, beta_slow);
-    }
+static ggml_tensor * rotated(ggml_context * ctx, const llama_hparams & hparams, const llama_cparams & cparams, int il,
+                             ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * factors) {
     int sections[4];
     std::copy(std::begin(hparams.rope_sections), std::begin(hparams.rope_sections) + 4, sections);
-    return ggml_rope_multi(ctx0, cur, inp_pos, factors, n_rot, sections, rope_type, n_ctx_orig, freq_base, freq_scale,
-                           ext_factor, attn_factor, beta_fast, beta_slow);
+    return ggml_rope_multi(ctx, cur, inp_pos, factors, hparams.n_rot(il), sections, hparams.rope_type,
+                           cparams.n_ctx_orig_yarn, cparams.rope_freq_base, cparams.rope_freq_scale,
+                           cparams.yarn_ext_factor, cparams.yarn_attn_factor, cparams.yarn_beta_fast,
+                           cparams.yarn_beta_slow);
+}
+
+ggml_tensor * head_graph::build_rope(ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * factors) const {
+    return rotated(ctx0, hparams, cparams, il, cur, inp_pos, factors);
+}
+
+void head_generic_rotate(const llama_model & model, const llama_cparams & cparams, llama_pos pos,
+                         std::vector<float> & rows) {
+    const auto & hparams  = model.hparams;
+    const int    il       = hparams.n_layer_all - 1;
+    const auto   n_head_k = hparams.n_embd_head_k(il);
+    if (hparams.rope_type == LLAMA_ROPE_TYPE_NONE) {
+        return;
+    }
+    const ggml_backend_ptr backend(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
+    const ggml_context_ptr ctx(ggml_init({ 1 << 16, nullptr, true }));
+    const int64_t          n_rows   = rows.size() / n_head_k;
+    ggml_tensor *          of_model = model.get_rope_factors(cparams, 0);
+    ggml_tensor *          factors  = of_model ? ggml_dup_tensor(ctx.get(), of_model) : nullptr;
+    ggml_tensor *          cur      = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, n_head_k, n_rows, 1);
+    ggml_tensor *          inp_pos  = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, hparams.n_pos_per_embd());
+    ggml_tensor *          res      = rotated(ctx.get(), hparams, cparams, il, cur, inp_pos, factors);
+    if (hparams.is_mla()) {
+        ggml_rope_set_offset(res, n_head_k - hparams.n_rot(il));
+    }
+    ggml_cgraph * graph = ggml_new_graph_custom(ctx.get(), 16, false);
+    ggml_build_forward_expand(graph, res);
+    const ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()));
+    if (!buffer) {
+        throw std::bad_alloc();
+    }
+    const std::vector<llama_pos> positions = { pos, pos, pos, 0 }; // of text, where a model has several
+    ggml_backend_tensor_set(inp_pos, positions.data(), 0, ggml_nbytes(inp_pos));
+    ggml_backend_tensor_set(cur, rows.data(), 0, ggml_nbytes(cur));
+    if (factors) {
+        std::vector<uint8_t> data(ggml_nbytes(factors));
+        ggml_backend_tensor_get(of_model, data.data(), 0, data.size());
+        ggml_backend_tensor_set(factors, data.data(), 0, data.size());
+    }
+    if (ggml_backend_graph_compute(backend.get(), graph) != GGML_STATUS_SUCCESS) {
+        throw std::runtime_error("the CPU failed");
+    }
+    ggml_backend_tensor_get(res, rows.data(), 0, ggml_nbytes(res));
 }
 
 ggml_tensor * head_graph::build_norm_if(ggml_tensor * norm, ggml_tensor * cur, const char * name) const {
