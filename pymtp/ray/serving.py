@@ -11,7 +11,8 @@ from typing import Any
 from ray import serve
 from ray.exceptions import RayActorError
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from pymtp.model import Model
 from pymtp.server.app import make_app
@@ -21,8 +22,6 @@ from pymtp.server.settings import ServerSettings
 
 _Message = MutableMapping[str, Any]
 _N_TRIES = 5
-_OF_A_HOP = ("content-length", "x-request-id")
-"""Headers of an answer that are written again on the way: by the response, and by Ray."""
 _PLAIN = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path", "headers")
 """What a request is, of its ASGI scope: the rest belongs to the connection."""
 
@@ -103,30 +102,25 @@ class Gateway:
     async def _try(self, scope: _Message, body: bytes) -> Response:
         messages = aiter(self._replicas.answer.remote(scope, body))
         start = await anext(messages)
-        parts = _bodies(messages)
-        headers = [(name.decode(), value.decode()) for name, value in start["headers"]]
-        kinds = [value for name, value in headers if name.lower() == "content-type"]
-        if any(kind.startswith("text/event-stream") for kind in kinds):
-            first = await anext(parts, b"")
-            response: Response = StreamingResponse(_with_first(first, parts), start["status"])
-        else:
-            response = Response(b"".join([part async for part in parts]), start["status"])
-        for name, value in headers:
-            if name.lower() not in _OF_A_HOP:
-                response.headers[name] = value
-        return response
+        headers = [(name.decode().lower().encode(), value) for name, value in start["headers"]]
+        start["headers"] = [each for each in headers if each[0] != b"x-request-id"]  # Ray writes one
+        is_stream = any(value.startswith(b"text/event-stream") for _, value in headers)
+        first = [await anext(messages)] if is_stream else [each async for each in messages]
+        return _Passed([start, *first], messages)
 
 
-async def _bodies(messages: AsyncIterator[_Message]) -> AsyncIterator[bytes]:
-    async for message in messages:
-        if message["type"] == "http.response.body" and message.get("body"):
-            yield message["body"]
+class _Passed(Response):
+    """The messages of an answer, as they are: those that have come, and those that follow."""
 
+    def __init__(self, first: list[_Message], rest: AsyncIterator[_Message]) -> None:
+        super().__init__()
+        self._first, self._rest = first, rest
 
-async def _with_first(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for part in rest:
-        yield part
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for message in self._first:
+            await send(message)
+        async for message in self._rest:
+            await send(message)
 
 
 def serve_application(
