@@ -52,8 +52,6 @@ from pymtp.serving.statistics import Stats
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
-    import numpy as np
-    import numpy.typing as npt
     from typing_extensions import Unpack
 
     from pymtp.options import ModelOptions
@@ -359,20 +357,18 @@ class Model:
 
     def _limit_drafts(self, tokens: range | list[int] | None) -> None:
         session, kind = self.session, self.params.drafting.draft_head_type
-        if kind is not None:
-            session.requantize_drafts(kind, self._output_matrices(None))
         if self.info.n_draft_vocab is not None:
             own, matrices, type_id = trimmed_output(self.info)
             session.limit_drafts_to(own, matrices[: session.n_heads], type_id)
-        elif isinstance(tokens, range):
+        elif isinstance(tokens, range) and kind is None:
             session.limit_drafts(len(tokens))
-        elif tokens:
-            session.limit_drafts_to(tokens, self._output_matrices(tokens))
-
-    def _output_matrices(self, tokens: list[int] | None) -> "list[npt.NDArray[np.uint8]]":
-        """Output matrices of the heads that draft, as they are stored: the rows of these tokens, or all."""
-        heads = range(min(self.info.n_heads, self.session.n_draft_max))
-        return [output_rows(self.info.model_file, head, tokens, self.info.draft_file) for head in heads]
+        elif tokens or kind:
+            if not isinstance(tokens, list):
+                n = session.n_vocab if tokens is None else len(tokens)
+                tokens = range(min(-(-n // 32) * 32, session.n_vocab))  # as limit_drafts rounds
+            file, draft_file = self.info.model_file, self.info.draft_file
+            matrices = [output_rows(file, head, tokens, draft_file) for head in range(session.n_heads)]
+            session.limit_drafts_to(tokens, matrices, kind=kind)
 
 
 def _path_of(path: StrPath | None, hf: str | None) -> StrPath:

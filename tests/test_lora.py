@@ -209,7 +209,7 @@ def test_a_draft_vocabulary_of_its_own_has_no_adapter_of_the_output_matrix(tmp_p
         session.limit_drafts_to(listed, [output_rows(model, 0, listed)])
         _, some = play(session)
         np.testing.assert_allclose(some[:, listed], whole[:, listed], atol=1e-5)
-        session.requantize_drafts("q8_0", [output_rows(model, 0)])
+        session.limit_drafts_to(range(session.n_vocab), [output_rows(model, 0)], kind="q8_0")
         _, requantized = play(session)
         np.testing.assert_allclose(requantized, whole, atol=0.1)
 

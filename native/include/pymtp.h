@@ -263,20 +263,16 @@ int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_row
                                    float * probs);
 
 // Limits drafts to a part of the vocabulary, so that the heads multiply fewer rows of the output matrix; what is
-// emitted is not limited. With token = NULL to the first n_tokens ids (rounded up to a multiple of 32), as a view of the
-// matrix; else to the n_tokens ids in token, whose rows the caller hands over: rows[h] are those of head h's matrix, one
-// after another, [n_tokens, row_bytes of pymtp_session_output_type]. An id that is listed twice is PYMTP_INVALID.
-// type -1: that of the head's matrix; another ggml_type: rows of that type, with which drafts multiply then.
-// n_tokens = n_vocab without ids ends the limit.
+// emitted is not limited. To the n_tokens ids in token; NULL: to the first n_tokens. Without rows as a view of the
+// matrix (rounded up to a multiple of 32), which needs token = NULL. Else rows[h] are those of head h's matrix, one after
+// another, [n_tokens, row_bytes of pymtp_session_output_type], of which a copy is kept in addition to the model's. An id
+// that is listed twice is PYMTP_INVALID. type -1: that of the head's matrix; another ggml_type: that of the rows.
+// to -1: the rows stay as they are; another ggml_type: they are converted to it, PYMTP_INVALID for types that need
+// calibration data, whose blocks do not fit a row, or that numbers cannot be converted to.
+// n_tokens = n_vocab without ids and rows ends the limit.
 // Draft logits then have n_tokens columns; ids (drafts, candidates) are always those of the whole vocabulary.
 int32_t pymtp_session_limit_drafts(struct pymtp_session * session, int32_t n_tokens, const int32_t * token,
-                                   int32_t type, const void * const * rows);
-
-// Drafts multiply with output matrices of another ggml_type from now on, which are converted here and kept in addition
-// to those of the model; what is emitted is computed with the model's. rows[h] are those of head h's matrix, all
-// n_vocab of them, as in pymtp_session_limit_drafts. PYMTP_INVALID for types that need calibration data, whose blocks
-// do not fit a row, or that numbers cannot be converted to. Once, before drafts are limited and made.
-int32_t pymtp_session_requantize(struct pymtp_session * session, int32_t type, const void * const * rows);
+                                   int32_t type, int32_t to, const void * const * rows);
 
 // The ggml_type of a head's output matrix, and the bytes of one of its rows (one token).
 int32_t pymtp_session_output_type(const struct pymtp_session * session, int32_t head, int32_t * type,

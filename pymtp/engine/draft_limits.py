@@ -36,33 +36,30 @@ class DraftLimits:
         The heads then multiply that much less. What is emitted is not limited.
         """
         n_first = self.n_vocab if n is None else n
-        check(lib.pymtp_session_limit_drafts(self._handle.native, n_first, ffi.NULL, -1, ffi.NULL))
+        check(lib.pymtp_session_limit_drafts(self._handle.native, n_first, ffi.NULL, -1, -1, ffi.NULL))
         self._draft_tokens, self.n_draft_vocab = None, n_first
 
     def limit_drafts_to(
-        self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]], type_id: int | None = None
+        self,
+        tokens: Sequence[int],
+        matrices: Sequence[npt.NDArray[np.uint8]],
+        type_id: int | None = None,
+        *,
+        kind: str | None = None,
     ) -> None:
-        """Draft only `tokens`. `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row).
+        """Draft only `tokens`; a range stands for the first ones.
 
-        They are of the matrix's own type, or of another ggml_type. See gguf.weights.output_rows.
+        `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row), see
+        gguf.weights.output_rows. They are of the matrix's own type, or of another ggml_type. `kind`: the type (q4_0,
+        ...) that they are converted to, which makes drafts cheaper; raises PymtpError for one that they cannot be.
         """
         import numpy as np
 
-        rows = self._whole(matrices, len(tokens), type_id)
-        ggml_type = -1 if type_id is None else type_id
-        matrices_of = _pointers(rows)
-        check(lib.pymtp_session_limit_drafts(self._handle.native, len(tokens), list(tokens), ggml_type, matrices_of))
-        self._draft_tokens, self.n_draft_vocab = np.asarray(tokens), len(tokens)
-
-    def requantize_drafts(self, kind: str, matrices: Sequence[npt.NDArray[np.uint8]]) -> None:
-        """Draft with output matrices of another type (q4_0, ...), which takes memory and makes drafts cheaper.
-
-        `matrices`: for each head its output matrix as it is stored, (n_vocab, bytes of a row), see
-        gguf.weights.output_rows. Ends a limit of drafts. Raises PymtpError for a type that they cannot be converted to.
-        """
-        rows, ggml_type = self._whole(matrices, self.n_vocab), getattr(lib, f"GGML_TYPE_{kind.upper()}")
-        check(lib.pymtp_session_requantize(self._handle.native, ggml_type, _pointers(rows)))
-        self._draft_tokens, self.n_draft_vocab = None, self.n_vocab
+        rows, listed = self._whole(matrices, len(tokens), type_id), None if isinstance(tokens, range) else list(tokens)
+        types = -1 if type_id is None else type_id, getattr(lib, f"GGML_TYPE_{kind.upper()}") if kind else -1
+        ids, matrices_of = ffi.NULL if listed is None else listed, _pointers(rows)
+        check(lib.pymtp_session_limit_drafts(self._handle.native, len(tokens), ids, *types, matrices_of))
+        self._draft_tokens, self.n_draft_vocab = None if listed is None else np.asarray(listed), len(tokens)
 
     def ban_tokens(self, tokens: Sequence[int]) -> None:
         """`draft_tokens` never proposes these tokens; replaces those of the call before."""

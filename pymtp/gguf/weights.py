@@ -49,10 +49,9 @@ def output_rows(
 ) -> "npt.NDArray[np.uint8]":
     """Rows of the matrix with which MTP head `head` computes logits, as stored in the GGUF at `path`.
 
-    Returns (len(tokens), bytes of a row) uint8 in the matrix's own type; without tokens all rows, mapped from the
-    file. The matrix is the head's, else the target's,
-    else the token embedding, as in llama.cpp. For Session.limit_drafts_to and
-    Session.requantize_drafts. Raises ModelError.
+    Returns (len(tokens), bytes of a row) uint8 in the matrix's own type; without tokens all rows, and for a range the
+    first ones, mapped from the file. The matrix is the head's, else the target's, else the token embedding, as in
+    llama.cpp. For Session.limit_drafts_to. Raises ModelError.
     """
     info = model_facts(path, draft_model)
     tensors = info.draft_file.tensors if info.has_assistant and info.draft_file else info.tensors
@@ -61,7 +60,9 @@ def output_rows(
     matrix = _mapped(tensor).reshape(tensor.shape[1], -1)
     import numpy as np
 
-    return matrix if tokens is None else np.asarray(matrix[np.asarray(tokens)])
+    if tokens is None or isinstance(tokens, range):
+        return matrix[: None if tokens is None else len(tokens)]
+    return np.asarray(matrix[np.asarray(tokens)])
 
 
 def _mapped(tensor: TensorInfo) -> "npt.NDArray[np.uint8]":

@@ -322,7 +322,7 @@ static std::vector<const void *> need_matrices(const pymtp_session & session, co
 }
 
 // a type that the output matrices of all heads can have
-static ggml_type need_matrix_type(const pymtp_session & session, int32_t type) {
+static void need_matrix_type(const pymtp_session & session, int32_t type) {
     const auto res = (ggml_type) type;
     pymtp_refuse_if(type < 0 || type >= GGML_TYPE_COUNT || !ggml_type_name(res) || ggml_blck_size(res) == 0,
                     "%d is no ggml_type", type);
@@ -335,40 +335,37 @@ static ggml_type need_matrix_type(const pymtp_session & session, int32_t type) {
                         "q5_0 and q4_0: 32)",
                         (int) matrix->ne[0], ggml_type_name(res), (int) ggml_blck_size(res));
     }
-    return res;
 }
 
 int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, const int32_t * token, int32_t type,
-                                   const void * const * rows) {
+                                   int32_t to, const void * const * rows) {
     return pymtp_guard(session, [&](pymtp_session & self) {
         const int32_t n_vocab = self.n_vocab();
         pymtp_refuse_if(n_tokens < 1 || n_tokens > n_vocab, "a draft vocabulary of %d tokens: 1 to %d are possible",
                         n_tokens, n_vocab);
         pymtp_refuse_if(self.n_heads == 0, "the session does not draft");
-        if (!token) {
+        if (!token && !rows) {
             forget_outputs(self);
             // repacked matrices keep rows in groups
             self.mtp->change_vocab().limit(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
             return;
         }
-        need_draft_tokens(self, n_tokens, token);
+        std::vector<llama_token> listed;
+        if (token) {
+            need_draft_tokens(self, n_tokens, token);
+            listed.assign(token, token + n_tokens);
+        }
         const auto of_heads = need_matrices(self, rows);
         if (type != -1) {
             need_matrix_type(self, type);
         }
+        if (to != -1) {
+            need_matrix_type(self, to);
+            pymtp_refuse_if(!mtp_can_convert_to((ggml_type) to), "an output matrix cannot be converted to %s",
+                            ggml_type_name((ggml_type) to));
+        }
         forget_outputs(self);
-        self.mtp->change_vocab().limit(std::vector<llama_token>(token, token + n_tokens), type, of_heads);
-    });
-}
-
-int32_t pymtp_session_requantize(pymtp_session * session, int32_t type, const void * const * rows) {
-    return pymtp_guard(session, [&](pymtp_session & self) {
-        pymtp_refuse_if(self.n_heads == 0, "the session does not draft");
-        const ggml_type to = need_matrix_type(self, type);
-        pymtp_refuse_if(!mtp_can_convert_to(to), "an output matrix cannot be converted to %s", ggml_type_name(to));
-        const auto of_heads = need_matrices(self, rows);
-        forget_outputs(self);
-        self.mtp->change_vocab().requantize(to, of_heads);
+        self.mtp->change_vocab().limit(n_tokens, listed, type, to, of_heads);
     });
 }
 

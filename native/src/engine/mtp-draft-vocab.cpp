@@ -74,51 +74,32 @@ static void mtp_fill_matrix(mtp_device_tensor & matrix, const ggml_tensor * of, 
     ggml_backend_tensor_set(res, converted.data(), 0, ggml_nbytes(res));
 }
 
-void mtp_draft_vocab::requantize(ggml_type type, const std::vector<const void *> & rows) {
-    std::vector<mtp_device_tensor> new_matrices(n_heads);
-    for (int32_t head = 0; head < n_heads; ++head) {
-        auto * const of = output_matrix(head);
-        if (head == 0 || of != output_matrix(0)) { // heads may share one
-            mtp_fill_matrix(new_matrices[head], of, of->type, type, trunk.vocab.n_tokens(), rows[head]);
-        }
-    }
-    requantized = std::move(new_matrices);
-    limit(trunk.vocab.n_tokens());
-}
-
-ggml_tensor * mtp_draft_vocab::draft_matrix(int32_t head) const {
-    if (requantized.empty()) {
-        return output_matrix(head);
-    }
-    return requantized[head].get() ? requantized[head].get() : requantized[0].get();
-}
-
-void mtp_draft_vocab::limit(const std::vector<llama_token> & tokens, int32_t type,
+void mtp_draft_vocab::limit(int32_t n_rows, const std::vector<llama_token> & tokens, int32_t type, int32_t to,
                             const std::vector<const void *> & rows) {
     // all memory first: if it runs out, nothing has changed
     mtp_device_tensor              new_mem;
     std::vector<mtp_device_tensor> new_matrices(n_heads);
 
-    auto * ids = new_mem.alloc("mtp_draft_vocab", GGML_TYPE_I32, 1, tokens.size(),
-                               ggml_backend_dev_buffer_type(trunk.dev_output()));
-    ggml_backend_tensor_set(ids, tokens.data(), 0, ggml_nbytes(ids));
-
+    if (!tokens.empty()) {
+        auto * ids = new_mem.alloc("mtp_draft_vocab", GGML_TYPE_I32, 1, n_rows,
+                                   ggml_backend_dev_buffer_type(trunk.dev_output()));
+        ggml_backend_tensor_set(ids, tokens.data(), 0, ggml_nbytes(ids));
+    }
     for (int32_t head = 0; head < n_heads; ++head) {
-        const ggml_type from = type < 0 ? output_matrix(head)->type : (ggml_type) type;
-        const ggml_type to   = type < 0 ? draft_matrix(head)->type : from;
+        auto * const    of   = output_matrix(head);
+        const ggml_type from = type < 0 ? of->type : (ggml_type) type;
         // heads may share one
-        const bool      is_first =
-            output_matrix(head) == output_matrix(0) &&
-            memcmp(rows[head], rows[0], tokens.size() * ggml_row_size(from, output_matrix(0)->ne[0])) == 0;
+        const bool is_first  = of == output_matrix(0) &&
+                               (type < 0 || memcmp(rows[head], rows[0], n_rows * ggml_row_size(from, of->ne[0])) == 0);
         if (head > 0 && is_first) {
             continue;
         }
-        mtp_fill_matrix(new_matrices[head], output_matrix(head), from, to, tokens.size(), rows[head]);
+        mtp_fill_matrix(new_matrices[head], of, from, to < 0 ? from : (ggml_type) to, n_rows, rows[head]);
     }
 
-    n      = tokens.size();
+    n      = n_rows;
     listed = tokens;
-    ++n_lists;
+    ++n_limits;
     listed_mem = std::move(new_mem);
     matrices   = std::move(new_matrices);
     fill_bias();
@@ -158,11 +139,11 @@ ggml_tensor * mtp_draft_vocab::weight(ggml_context * ctx0, int32_t head, ggml_te
     if (weight != output_matrix(head)) {
         return weight;
     }
-    if (is_listed()) {
+    if (!matrices.empty()) {
         return matrices[head].get() ? matrices[head].get() : matrices[0].get();
     }
-    ggml_tensor * whole = draft_matrix(head);
-    return n == (int32_t) trunk.vocab.n_tokens() ? whole : ggml_view_2d(ctx0, whole, whole->ne[0], n, whole->nb[1], 0);
+    const bool is_whole = n == (int32_t) trunk.vocab.n_tokens();
+    return is_whole ? weight : ggml_view_2d(ctx0, weight, weight->ne[0], n, weight->nb[1], 0);
 }
 
 ggml_tensor * mtp_draft_vocab::logit_bias(ggml_context * ctx0) const {

@@ -14,16 +14,15 @@ class mtp_draft_vocab {
     // head_model: the one whose layers from n_layer() on are the heads. Throws if memory runs out
     mtp_draft_vocab(const llama_model & trunk, const llama_model & head_model, int32_t n_heads);
 
-    // Limits drafts to the first n tokens of the vocabulary (all of them: to none), or to these. rows[h]: the rows of
-    // head h's output matrix, one after another; in its type (-1), or in another one, in which they stay. Throws if
-    // memory runs out; the limit is then as it was.
+    // Limits drafts to the first n tokens of the vocabulary (all of them: to none).
     void limit(int32_t n);
-    void limit(const std::vector<llama_token> & tokens, int32_t type, const std::vector<const void *> & rows);
 
-    // Drafts multiply with output matrices of this type from now on. rows[h]: those of head h's whole matrix, in its own
-    // type. It needs no calibration data, and its blocks fit a row. Throws if memory runs out; the matrices are then as
-    // they were. Ends a limit.
-    void requantize(ggml_type type, const std::vector<const void *> & rows);
+    // Limits drafts to these tokens, none: to the first n, and has them multiply with matrices of their own. rows[h]: n
+    // rows of head h's output matrix, one after another; in its type (-1), or in another one. to: the type that they are
+    // converted to, which needs no calibration data and whose blocks fit a row; -1: they stay as they are. Throws if
+    // memory runs out; the limit is then as it was.
+    void limit(int32_t n, const std::vector<llama_token> & tokens, int32_t type, int32_t to,
+               const std::vector<const void *> & rows);
 
     void ban(const std::vector<llama_token> & tokens);
 
@@ -47,7 +46,7 @@ class mtp_draft_vocab {
     // --- for graphs
 
     // What graphs of drafts depend on: the same numbers, the same nodes. Those of a list that is gone never come again.
-    std::vector<int64_t> key() const { return { bias != nullptr, n, is_listed() ? n_lists : 0, !requantized.empty() }; }
+    std::vector<int64_t> key() const { return { bias != nullptr, n, matrices.empty() ? 0 : n_limits }; }
 
     // what a head multiplies with in the place of a weight: the rows that drafts are limited to, else the weight
     ggml_tensor * weight(ggml_context * ctx0, int32_t head, ggml_tensor * weight) const;
@@ -66,17 +65,13 @@ class mtp_draft_vocab {
 
     int32_t                  n;
     std::vector<llama_token> listed;
-    int64_t                  n_lists = 0; // that there were so far
-    mtp_device_tensor        listed_mem;  // I32 [1, n]
+    int64_t                  n_limits = 0; // with matrices, that there were so far
+    mtp_device_tensor        listed_mem;   // I32 [1, n]
     std::vector<mtp_device_tensor>
-        matrices; // [n_heads] of the listed tokens, none: the first head's; empty: the first n rows
-    std::vector<mtp_device_tensor> requantized; // [n_heads] whole, of another type; empty: the model's
-    std::vector<llama_token>       banned;
-    mtp_device_tensor              bias_mem;
-    ggml_tensor *                  bias = nullptr; // F32 [n_vocab] by row of the output matrix; nullptr: nothing
-
-    // the whole matrix that a head's drafts multiply with
-    ggml_tensor * draft_matrix(int32_t head) const;
+        matrices; // [n_heads] of the n tokens, none: the first head's; empty: the first n rows of the model's
+    std::vector<llama_token> banned;
+    mtp_device_tensor        bias_mem;
+    ggml_tensor *            bias = nullptr; // F32 [n_vocab] by row of the output matrix; nullptr: nothing
 
     void fill_bias();
 };
