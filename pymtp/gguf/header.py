@@ -34,15 +34,14 @@ _U32, _U64 = SCALARS[4], SCALARS[10]
 
 
 class HeaderError(Exception):
-    """The bytes are not a GGUF header that this reader understands."""
+    """The bytes are not a GGUF header that this reader understands. The message says what the file is, and the fix."""
 
 
 class HeaderTruncated(HeaderError):
     """The file ends inside the header."""
 
-
-class HeaderUnsupported(HeaderError):
-    """The header has a format that llama.cpp cannot read either. The message names the format and the fix."""
+    def __init__(self) -> None:
+        super().__init__("is truncated: it ends inside its header; download it again")
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def read_header(path: Path) -> Shard:
         try:
             return _Cursor(data).shard(path)
         except (struct.error, OverflowError):
-            raise HeaderTruncated("the file ends inside its header") from None
+            raise HeaderTruncated from None
 
 
 def read_array(path: Path, array: ArrayLength, n_max: int = MAX_ELEMENTS) -> list[int | float | str]:
@@ -128,9 +127,9 @@ class _Cursor:
         _check_version(self._number(_U32))
         n_tensors, n_values = self._number(_U64), self._number(_U64)
         if n_values * _VALUE_BYTES + n_tensors * _TENSOR_BYTES > len(self._data):
-            raise HeaderTruncated("it names more values and tensors than the file has room for")
+            raise HeaderTruncated  # it names more of them than the file has room for
         if n_values > MAX_VALUES or n_tensors > MAX_TENSORS:
-            raise HeaderError(f"{n_values} metadata values and {n_tensors} tensors")
+            raise _damaged(f"{n_values} metadata values and {n_tensors} tensors")
         metadata: dict[str, Value] = {}
         spans: dict[str, tuple[int, int]] = {}
         for _ in range(n_values):
@@ -140,7 +139,7 @@ class _Cursor:
         listed = [self._tensor_info() for _ in range(n_tensors)]
         alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1:
-            raise HeaderError(f"alignment {alignment}")
+            raise _damaged(f"alignment {alignment}")
         start = padded(self._at, alignment)
         tensors = tuple(TensorInfo(name, shape, kind, start + offset, path) for name, shape, kind, offset in listed)
         return Shard(path, len(self._data), metadata, tensors, self._at, spans)
@@ -154,7 +153,7 @@ class _Cursor:
         length = self._number(_U64)
         end = self._at + length
         if end > len(self._data):
-            raise HeaderTruncated("a string reaches beyond the end of the file")
+            raise HeaderTruncated
         text = self._data[self._at : min(end, self._at + MAX_TEXT_BYTES)].decode("utf-8", errors="replace")
         self._at = end
         return text
@@ -177,7 +176,7 @@ class _Cursor:
         else:
             self._at += _scalar(type_id).size * length
         if self._at > len(self._data):
-            raise HeaderTruncated("an array reaches beyond the end of the file")
+            raise HeaderTruncated
         return array
 
     def elements(self, array: ArrayLength) -> list[int | float | str]:
@@ -209,7 +208,7 @@ class _Cursor:
         """Name, shape, type, and offset in the data of a tensor."""
         name, n_dims = self._string(), self._number(_U32)
         if n_dims > _MAX_DIMS:
-            raise HeaderError(f"tensor {name!r} has {n_dims} dimensions")
+            raise _damaged(f"tensor {name!r} has {n_dims} dimensions")
         shape = tuple([self._number(_U64) for _ in range(n_dims)])
         return name, shape, self._number(_U32), self._number(_U64)
 
@@ -223,14 +222,18 @@ def _check_version(version: int) -> None:
     if version in (2, 3):
         return
     if version and version & 0xFFFF == 0:  # a small number, its bytes in the other order
-        raise HeaderUnsupported("a big-endian GGUF; use the model's little-endian file, or convert it")
+        raise HeaderError("is a big-endian GGUF; use the model's little-endian file, or convert it")
     if version == 1:
-        raise HeaderUnsupported("a GGUF of version 1, which is no longer supported; convert the model again")
-    raise HeaderUnsupported(f"a GGUF of version {version}, but only 2 and 3 are supported; use a newer pymtp")
+        raise HeaderError("is a GGUF of version 1, which is no longer supported; convert the model again")
+    raise HeaderError(f"is a GGUF of version {version}, but only 2 and 3 are supported; use a newer pymtp")
 
 
 def _scalar(type_id: int) -> struct.Struct:
     try:
         return SCALARS[type_id]
     except KeyError:
-        raise HeaderError(f"unknown type {type_id} of a metadata value") from None
+        raise _damaged(f"unknown type {type_id} of a metadata value") from None
+
+
+def _damaged(problem: str) -> HeaderError:
+    return HeaderError(f"has a damaged header ({problem}); download it again")

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from pymtp.errors import ModelError
-from pymtp.gguf.header import MAGIC, HeaderError, HeaderTruncated, HeaderUnsupported, Shard, read_header
+from pymtp.gguf.header import MAGIC, HeaderError, Shard, read_header
 
 SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
@@ -60,12 +60,8 @@ def read_single(path: Path) -> Shard:
         shard = read_header(path)
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror or error}; check its permissions") from error
-    except HeaderTruncated:
-        raise ModelError(f"{path} is truncated: it ends inside its header; download it again") from None
-    except HeaderUnsupported as error:
-        raise ModelError(f"{path} is {error}") from None
     except HeaderError as error:
-        raise ModelError(f"{path} has a damaged header ({error}); download it again") from error
+        raise ModelError(f"{path} {error}") from error
     needed = max((tensor.offset + tensor.size_bytes for tensor in shard.tensors), default=shard.header_bytes)
     if shard.size_bytes < needed:
         raise ModelError(f"{path} is truncated: {shard.size_bytes} of {needed} bytes; download it again")

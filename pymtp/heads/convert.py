@@ -5,14 +5,14 @@ vocabulary and everything that the trunk needs stay what they are.
 """
 
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import ModelFile, tensors_by_layer
-from pymtp.gguf.writer import Metadata, OnWrite, Piece, Tensor, write_gguf
+from pymtp.gguf.writer import Metadata, OnWrite, Tensor, write_gguf
 from pymtp.heads.checkpoint import Checkpoint, CheckpointTensor, Made, Span
 from pymtp.heads.files import check_target, default_target, shared_tensors
 from pymtp.heads.names import ARCHITECTURES, EXPERT, FUSED_EXPERTS, INDEX_QK, JOINED, KV_B, NAMES, Names, place
@@ -83,19 +83,11 @@ def convert_heads(
 def _tensor(name: str, part: str, made: Made, types: HeadTypes, source: Checkpoint) -> Tensor:
     what = f"{source.folder}: {name}"
     asked = types.of(name, part)
-    kind: int | None = F32
+    kind = F32
     if is_matrix(part, made.shape):
         own = _OWN_TYPES[made.spans[0].sources[0].dtype]
-        kind = fitting_type(own if asked is None else type_id(asked, "type"), made.shape[0])
-    if kind is None:
-        raise UnsupportedModel(
-            f"{what} has rows of {made.shape[0]} numbers, which the blocks of {asked} do not fit; name another type"
-        )
-
-    def pieces(to: int = kind) -> Iterator[Piece]:
-        return convert(made.pieces(), (F32, to), made.shape[0], what)
-
-    return Tensor(name, made.shape, kind, pieces)
+        kind = fitting_type(own if asked is None else type_id(asked, "type"), made.shape[0], what)
+    return Tensor(name, made.shape, kind, lambda: convert(made.pieces(), (F32, kind), made.shape[0], what))
 
 
 class _Fit:

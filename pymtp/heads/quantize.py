@@ -126,12 +126,7 @@ def _changed(tensor: TensorInfo, name: str | None, changes: list[Change]) -> Ten
     wanted = tensor.type_id if name is None else type_id(name, "type")
     if wanted == tensor.type_id:
         return stored(tensor)
-    kind = fitting_type(wanted, tensor.shape[0])
-    if kind is None:
-        raise UnsupportedModel(
-            f"{tensor.path}: {tensor.name} has rows of {tensor.shape[0]} numbers, which the blocks of {name} do not "
-            "fit; name another type for it (--tensor-type)"
-        )
+    kind = fitting_type(wanted, tensor.shape[0], f"{tensor.path}: {tensor.name}")
     if kind == tensor.type_id:
         return stored(tensor)
     before, after = TENSOR_TYPES[tensor.type_id].name, TENSOR_TYPES[kind].name
@@ -153,14 +148,17 @@ def type_id(name: str, parameter: str) -> int:
     return _IDS[name]
 
 
-def fitting_type(kind: int, n_per_row: int) -> int | None:
-    """`kind`, or the type in its place whose blocks fit rows of `n_per_row` numbers; None if there is none."""
-    while n_per_row % TENSOR_TYPES[kind].block_elements:
-        smaller = _SMALLER_BLOCKS.get(TENSOR_TYPES[kind].name.lower())
-        if smaller is None:
-            return None
-        kind = _IDS[smaller]
-    return kind
+def fitting_type(asked: int, n_per_row: int, what: str) -> int:
+    """`asked`, or the type in its place whose blocks fit rows of `n_per_row` numbers. Raises UnsupportedModel."""
+    kind = TENSOR_TYPES[asked].name.lower()
+    while n_per_row % TENSOR_TYPES[_IDS[kind]].block_elements:
+        if kind not in _SMALLER_BLOCKS:
+            raise UnsupportedModel(
+                f"{what} has rows of {n_per_row} numbers, which the blocks of {TENSOR_TYPES[asked].name.lower()} do "
+                "not fit; name another type for it (--tensor-type)"
+            )
+        kind = _SMALLER_BLOCKS[kind]
+    return _IDS[kind]
 
 
 def rows_per_piece(n_per_row: int, piece_bytes: int) -> int:

@@ -3,7 +3,8 @@
 native/src/heads/head-generic.cpp loads it. Knows no PyTorch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.model_file import TRAINED_FOR, ModelFile, tensors_by_layer
-from pymtp.gguf.writer import Metadata, Piece, Tensor, write_gguf
+from pymtp.gguf.writer import Metadata, Tensor, write_gguf
 from pymtp.heads.quantize import F32, convert, converted, fitting_type, type_id
 
 Array = npt.NDArray[np.float32]
@@ -157,11 +158,11 @@ def write_head(path: Path, model: ModelFile, tensors: Mapping[str, Array], kind:
 
 
 def _stored(name: str, values: Array, kind: str) -> Tensor:
-    n_per_row = values.shape[-1]
-    to = F32 if values.ndim == 1 else fitting_type(type_id(kind, "type"), n_per_row)
-    to = F32 if to is None else to
-
-    def pieces() -> Iterator[Piece]:
-        return convert([bytearray(values.astype("<f4").tobytes())], (F32, to), n_per_row, name)
-
-    return Tensor(name, values.shape[::-1], to, pieces)
+    n_per_row, to = values.shape[-1], F32
+    if values.ndim > 1:
+        with suppress(UnsupportedModel):  # no type like it fits the rows
+            to = fitting_type(type_id(kind, "type"), n_per_row, name)
+    kinds = F32, to
+    return Tensor(
+        name, values.shape[::-1], to, lambda: convert([values.astype("<f4").tobytes()], kinds, n_per_row, name)
+    )
