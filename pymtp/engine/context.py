@@ -3,7 +3,6 @@
 Owns llama.cpp's structures of parameters. Must not know what runs in a session.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -93,15 +92,13 @@ class ContextParams:
             value = getattr(self, name)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= _FLOAT_MAX
             require(is_number, name, f"a number from {least:g} on", value)
-        require(self.rope_scaling in _ROPE_SCALING, "rope_scaling", _one_of(_ROPE_SCALING), self.rope_scaling)
+        for name, choices in _CHOICES.items():
+            require(getattr(self, name) in choices, name, "one of " + ", ".join(choices), getattr(self, name))
         for name in ("kv_unified", "offload_kqv", "cpu_strict", "cpu_strict_batch"):
             is_switch = isinstance(getattr(self, name), bool) or self._is_left_out(name)
             require(is_switch, name, "True or False", getattr(self, name))
         shares = self.n_cells is None or self.kv_unified
         require(shares, "n_cells", "left out without kv_unified: sequences share no cache then")
-        require(self.flash_attn in _FLASH_ATTN, "flash_attn", _one_of(_FLASH_ATTN), self.flash_attn)
-        for name in ("type_k", "type_v"):
-            require(getattr(self, name) in KV_TYPES, name, _one_of(KV_TYPES), getattr(self, name))
         is_plain = self.flash_attn != "off" or self.type_v in ("f32", "f16", "bf16")
         require(is_plain, "type_v", "f32, f16 or bf16 without flash attention", self.type_v)
         threads_of(self)  # what the machine does not have shows before a model is loaded
@@ -134,14 +131,11 @@ _ROPE_SCALING = {
     name: getattr(lib, f"LLAMA_ROPE_SCALING_TYPE_{name.upper().replace('AUTO', 'UNSPECIFIED')}")
     for name in ("auto", "none", "linear", "yarn")
 }
+_CHOICES = {"rope_scaling": _ROPE_SCALING, "flash_attn": _FLASH_ATTN, "type_k": KV_TYPES, "type_v": KV_TYPES}
 _YARN_FLOATS = ("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast")
 _ROPE_FLOATS = {"rope_freq_base": 0, "rope_freq_scale": 0, **dict.fromkeys(_YARN_FLOATS, -1)}
 """The least of each."""
 _FLOAT_MAX = 3e38  # of 32 bits
-
-
-def _one_of(names: Iterable[str]) -> str:
-    return "one of " + ", ".join(names)
 
 
 def resolved(model: object, params: ContextParams, n_seq_max: int | None) -> ContextParams:

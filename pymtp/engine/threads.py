@@ -86,12 +86,13 @@ def _processors(mask: str | None, span: str | None, suffix: str) -> frozenset[in
     """The processors of a mask and of a range together."""
     require(sys.platform != "darwin", "cpu_mask" + suffix, "left out on macOS, which binds no threads")
     usable = usable_processors()
-    for name, wanted in (("cpu_mask", _of_mask(mask, suffix)), ("cpu_range", _of_range(span, suffix, usable))):
+    asked = {"cpu_mask": _of_mask(mask, suffix), "cpu_range": _of_range(span, suffix, usable)}
+    for name, wanted in asked.items():
         if missing := wanted - usable:
             there, not_there = (spans(each, "-", ",") for each in (usable, missing))
             allowed = f"of processors that the process may use ({there}), without {not_there}"
             raise InvalidParameter(name + suffix, allowed)
-    found = _of_mask(mask, suffix) | _of_range(span, suffix, usable)
+    found = asked["cpu_mask"] | asked["cpu_range"]
     require(found, "cpu_mask" + suffix, "of one processor at least", mask)
     return found
 
