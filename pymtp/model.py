@@ -34,7 +34,6 @@ from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.options import Params, merge_options
 from pymtp.placement.plan import check_host, plan_memory
-from pymtp.placement.seen import check_seen
 from pymtp.placement.target import LoadTarget
 from pymtp.sampling.params import SamplingParams
 from pymtp.sampling.recommended import recommended_sampling
@@ -98,7 +97,6 @@ class Model:
         plan = plan_memory(self.info, self.params, choice, target)
         self.params = plan.params
         check_host(plan)
-        check_seen(target.local_devices(plan.params.model))
         with_heads = choice.uses_heads
         weights = Weights(self.info, asked, on_load, with_heads=with_heads, target=target, planned=plan.params.model)
         self.memory = plan.memory

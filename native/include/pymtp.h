@@ -153,15 +153,6 @@ bool pymtp_device_reads_rows(struct ggml_backend_device * device, int32_t type);
 int32_t pymtp_device_memory(struct ggml_backend_device * device, size_t * n_free, size_t * n_total);
 int32_t pymtp_device_buffer_type(struct ggml_backend_device * device, struct ggml_backend_buffer_type ** buffer_type);
 
-// Multiplies rows of random values with a matrix of a ggml type, or attends to a cache of it, as passes of a session do.
-// error: the largest difference to llama.cpp's CPU backend in F32, for n numbers of rows; company: to each row alone.
-// Both of the largest value. PYMTP_INVALID if the device does not compute that.
-int32_t pymtp_check_operation(struct ggml_backend_device * device, int32_t type, int32_t is_attention,
-                              const int32_t * n_rows, int32_t n, double * error, double * company);
-
-// Whether a device may use the kernels of pymtp, as it may at first, or llama.cpp's alone. Graphs that are there stay.
-int32_t pymtp_allow_kernels(struct ggml_backend_device * device, int32_t allowed);
-
 struct pymtp_session_params {
     // as for llama_init_from_model; ctx_type is set by pymtp
     const struct llama_context_params * context;

@@ -59,11 +59,6 @@ class LoadTarget:
             return []
         return places(params, self.overrides(params), demand, self.spots, self._host)
 
-    def local_devices(self, params: ModelParams) -> list[Any]:
-        """llama.cpp's handles of what computes the model on this machine: the host, and devices that take layers."""
-        taking = self._taking if params.n_gpu_layers else []
-        return [devices.host_device(), *(each for each in taking if each not in self._remote)]
-
     def overrides(self, params: ModelParams) -> Overrides:
         """Patterns of tensors' names, and the buffer types that these go to."""
         overrides = list(self._given(params))

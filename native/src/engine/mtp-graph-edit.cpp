@@ -3,7 +3,6 @@
 #include "mtp-remote.h"
 
 #include <algorithm>
-#include <mutex>
 
 std::vector<ggml_tensor *> mtp_graph_nodes(ggml_cgraph * gf) {
     return { ggml_graph_nodes(gf), ggml_graph_nodes(gf) + ggml_graph_n_nodes(gf) };
@@ -105,42 +104,16 @@ static_assert((GGML_TENSOR_FLAG_INPUT | GGML_TENSOR_FLAG_OUTPUT | GGML_TENSOR_FL
                GGML_TENSOR_FLAG_COMPUTE) < GGML_TENSOR_FLAG_SINGLE_ROWS,
               "llama.cpp uses the bit of GGML_TENSOR_FLAG_SINGLE_ROWS: take another one");
 
-static std::mutex                      without_kernels_mutex;
-static std::vector<ggml_backend_dev_t> without_kernels;
-
-void mtp_allow_kernels(ggml_backend_dev_t device, bool allowed) {
-    const std::lock_guard<std::mutex> lock(without_kernels_mutex);
-    auto &                            without = without_kernels;
-    without.erase(std::remove(without.begin(), without.end(), device), without.end());
-    if (!allowed) {
-        without.push_back(device);
-    }
-}
-
-bool mtp_allows_kernels(ggml_backend_dev_t device) {
-    const std::lock_guard<std::mutex> lock(without_kernels_mutex);
-    const auto &                      without = without_kernels;
-    if (without.empty()) {
-        return true;
-    }
-    return ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_META &&
-           std::find(without.begin(), without.end(), device) == without.end();
-}
-
-static std::vector<ggml_backend_dev_t> devices_of(ggml_backend_sched_t sched) {
-    std::vector<ggml_backend_dev_t> res;
+static bool mtp_only_cpus_compute(ggml_backend_sched_t sched) {
+    bool res = true;
     for (int i = 0; i < ggml_backend_sched_get_n_backends(sched); ++i) {
-        res.push_back(ggml_backend_get_device(ggml_backend_sched_get_backend(sched, i)));
+        res &= mtp_is_cpu(ggml_backend_get_device(ggml_backend_sched_get_backend(sched, i)));
     }
     return res;
 }
 
 void mtp_graph_mark_single_rows(ggml_cgraph * gf, uint32_t n_rows, ggml_backend_sched_t sched) {
-    const auto devices = devices_of(sched);
-    if (n_rows > MTP_SINGLE_ROWS_MAX && !std::all_of(devices.begin(), devices.end(), mtp_is_cpu)) {
-        return;
-    }
-    if (!std::all_of(devices.begin(), devices.end(), mtp_allows_kernels)) {
+    if (n_rows > MTP_SINGLE_ROWS_MAX && !mtp_only_cpus_compute(sched)) {
         return;
     }
     for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {

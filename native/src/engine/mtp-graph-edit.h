@@ -45,11 +45,5 @@ ggml_tensor * mtp_graph_not_computed(ggml_cgraph * gf, const std::vector<ggml_ba
 // Marks all operations of a graph of n_rows rows, which must come out as each does in a pass of its own: a verify pass
 // stands for single steps. Backends have other kernels for many rows than for one. Graphs of one row are marked too: both
 // then take the same kernel where an operation has several rows for each row of the graph. Prompts are marked where
-// nothing but CPUs computes, which has fast kernels for them (cpu-few-rows.h). Nothing is marked where a device computes
-// that must not use them.
+// nothing but CPUs computes, which has fast kernels for them (cpu-few-rows.h).
 void mtp_graph_mark_single_rows(ggml_cgraph * gf, uint32_t n_rows, ggml_backend_sched_t sched);
-
-// Whether a device may use the kernels that marks select: it may, unless they were found to be wrong there. One that
-// stands for several may if all of them may.
-void mtp_allow_kernels(ggml_backend_dev_t device, bool allowed);
-bool mtp_allows_kernels(ggml_backend_dev_t device);
