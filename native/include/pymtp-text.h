@@ -15,7 +15,6 @@ extern "C" {
 // [cffi begin]
 
 struct llama_vocab;
-struct pymtp_breakers;
 struct pymtp_chat_parser;
 struct pymtp_chat_template;
 struct pymtp_distribution;
@@ -164,18 +163,16 @@ struct pymtp_sampler_params {
     const int32_t * bias_token; // [n_bias] different ids
     const float *   bias;       // [n_bias] added to their logits before all stages
 
-    int32_t is_full;            // look at the whole vocabulary always (for tests and measurements)
+    int32_t              n_breakers;
+    const char * const * breakers; // [n_breakers] texts at which DRY's repetitions end
+
+    int32_t is_full;               // look at the whole vocabulary always (for tests and measurements)
 };
 
-// Where DRY's repetitions end: texts, and the tokens of a vocabulary that contain or begin them.
-int32_t pymtp_breakers_init(const struct llama_vocab * vocab, int32_t n, const char * const * text,
-                            struct pymtp_breakers ** breakers);
-
-// For a vocabulary of n_vocab tokens. vocab: NULL if there is no infill stage and no grammar; it must outlive the
-// sampler. breakers: NULL for none.
+// For a vocabulary of n_vocab tokens. vocab: NULL if there is no infill stage, no breaker and no grammar; it must outlive
+// the sampler.
 int32_t pymtp_sampler_init(int32_t n_vocab, const struct llama_vocab * vocab,
-                           const struct pymtp_sampler_params * params, const struct pymtp_breakers * breakers,
-                           struct pymtp_sampler ** sampler);
+                           const struct pymtp_sampler_params * params, struct pymtp_sampler ** sampler);
 
 // From here on only texts of this GBNF grammar can follow; its rules begin at "root". PYMTP_INVALID if it cannot be used.
 int32_t pymtp_sampler_constrain(struct pymtp_sampler * sampler, const char * grammar);

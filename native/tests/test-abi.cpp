@@ -263,7 +263,7 @@ static void samplers_check_what_they_are_given() {
         pymtp_sampler * sampler = nullptr;
         auto            params  = sampler_params();
         const bool      is_size = n >= 1 && n <= PYMTP_VOCAB_MAX;
-        CHECK_EQUAL(pymtp_sampler_init(n, nullptr, &params, nullptr, &sampler), is_size ? +PYMTP_OK : +PYMTP_INVALID);
+        CHECK_EQUAL(pymtp_sampler_init(n, nullptr, &params, &sampler), is_size ? +PYMTP_OK : +PYMTP_INVALID);
         pymtp_free(sampler);
 
         const float bias    = 1.0f;
@@ -272,21 +272,21 @@ static void samplers_check_what_they_are_given() {
         params.bias_token   = &n;
         params.bias         = &bias;
         const bool is_token = n >= 0 && n < N_VOCAB;
-        CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &params, nullptr, &sampler),
-                    is_token ? +PYMTP_OK : +PYMTP_INVALID);
+        CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &params, &sampler), is_token ? +PYMTP_OK : +PYMTP_INVALID);
         pymtp_free(sampler);
 
         sampler         = nullptr;
         params          = sampler_params();
         params.n_stages = 1;
         params.stages   = &n;
-        check_status(pymtp_sampler_init(N_VOCAB, nullptr, &params, nullptr, &sampler));
+        check_status(pymtp_sampler_init(N_VOCAB, nullptr, &params, &sampler));
         pymtp_free(sampler);
         if (n < 0) {
             params.n_stages = n;
-            CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &params, nullptr, &sampler), +PYMTP_INVALID);
-            pymtp_breakers * breakers = nullptr;
-            CHECK_EQUAL(pymtp_breakers_init(vocab, n, nullptr, &breakers), +PYMTP_INVALID);
+            CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &params, &sampler), +PYMTP_INVALID);
+            params            = sampler_params();
+            params.n_breakers = n;
+            CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, vocab, &params, &sampler), +PYMTP_INVALID);
         }
     }
 }
@@ -302,8 +302,8 @@ static void samplers_take_any_token_and_row() {
     auto with_stage     = params;
     with_stage.n_stages = 1;
     with_stage.stages   = &penalties;
-    CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &with_stage, nullptr, &sampler), +PYMTP_OK);
-    CHECK_EQUAL(pymtp_sampler_init(16, nullptr, &with_stage, nullptr, &small), +PYMTP_OK);
+    CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &with_stage, &sampler), +PYMTP_OK);
+    CHECK_EQUAL(pymtp_sampler_init(16, nullptr, &with_stage, &small), +PYMTP_OK);
     CHECK_EQUAL(pymtp_sampler_constrain(sampler, "root ::= \"a\""), +PYMTP_INVALID);
     fill(session);
     for (const int32_t n : ODD) {

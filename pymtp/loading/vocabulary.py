@@ -40,7 +40,6 @@ class Vocabulary:
         """The bytes that a token adds to the text; special tokens add none."""
         self.special_piece = lru_cache(maxsize=None)(partial(self._bytes, special=True))
         """The bytes of a token, also if it is a special one."""
-        self.breakers = lru_cache(maxsize=16)(self._breakers)
 
     @property
     def native(self) -> Any:
@@ -141,13 +140,6 @@ class Vocabulary:
             if n[0] <= n_max:
                 return bytes(ffi.buffer(buffer, n[0]))
             n_max = n[0]
-
-    def _breakers(self, texts: tuple[str, ...]) -> Any:
-        """The native handle of `texts` as DRY's sequence breakers. Cached, because it looks at every token."""
-        data = [ffi.new("char[]", text.encode()) for text in texts]
-        handle = ffi.new("struct pymtp_breakers **")
-        check(lib.pymtp_breakers_init(self.native, len(data), data, handle))
-        return ffi.gc(handle[0], lib.pymtp_free)
 
     def _text(self, token: int) -> str:
         native = self.native  # keeps the model, whose text this is

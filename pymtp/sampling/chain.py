@@ -7,6 +7,7 @@ never text.
 import math
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from random import Random
 from typing import Any
 
@@ -214,6 +215,9 @@ def _init(
     biases = _biases(params, n_vocab) | dict.fromkeys(banned, -math.inf)
 
     stages = ffi.new("int32_t[]", [_STAGES[name] for name in params.samplers])
+    uses_breakers = vocabulary and "dry" in params.samplers and params.dry_multiplier > 0 and not params.mirostat
+    texts = [ffi.new("char[]", text.encode()) for text in params.dry_sequence_breakers if uses_breakers]
+    breakers = ffi.new("char *[]", texts)
     bias_tokens, bias_values = ffi.new("int32_t[]", list(biases)), ffi.new("float[]", list(biases.values()))
     native = ffi.new(
         "struct pymtp_sampler_params *",
@@ -225,13 +229,14 @@ def _init(
             "n_bias": len(biases),
             "bias_token": bias_tokens,
             "bias": bias_values,
+            "n_breakers": len(texts),
+            "breakers": breakers,
             "is_full": whole_rows,
         },
     )
-    uses_breakers = "dry" in params.samplers and params.dry_multiplier > 0 and not params.mirostat
-    breakers = vocabulary.breakers(params.dry_sequence_breakers) if vocabulary and uses_breakers else ffi.NULL
     handle = ffi.new("struct pymtp_sampler **")
-    check(lib.pymtp_sampler_init(n_vocab, vocabulary.native if vocabulary else ffi.NULL, native, breakers, handle))
+    with vocabulary.using() if vocabulary and uses_breakers else nullcontext():
+        check(lib.pymtp_sampler_init(n_vocab, vocabulary.native if vocabulary else ffi.NULL, native, handle))
     return ffi.gc(handle[0], lib.pymtp_free)
 
 
@@ -246,6 +251,6 @@ _RENAMED = {
     "penalty_freq": "frequency_penalty",
     "penalty_present": "presence_penalty",
 }
-_OWN = {"seed", "n_stages", "stages", "n_bias", "bias_token", "bias", "is_full"}
+_OWN = {"seed", "n_stages", "stages", "n_bias", "bias_token", "bias", "n_breakers", "breakers", "is_full"}
 _FIELDS = [name for name, _ in ffi.typeof("struct pymtp_sampler_params").fields if name not in _OWN]
 """The native parameters that are fields of SamplingParams, but for those that are called otherwise there."""

@@ -5,42 +5,22 @@
 #include "sampler.h"
 
 #include <algorithm>
-#include <string>
-#include <vector>
-
-struct pymtp_breakers : sampler_breakers {
-    static constexpr const char * what = "set of breakers";
-
-    using sampler_breakers::sampler_breakers;
-};
 
 static constexpr int32_t N_BREAKERS_MAX = 128; // each takes 7 ms of a vocabulary of 150,000
 static constexpr int32_t N_STAGES_MAX   = 64;
 static constexpr int32_t N_TEXTS_MAX    = 4096;
 static constexpr int32_t N_ROWS_MAX     = 1 << 20;
 
-int32_t pymtp_breakers_init(const llama_vocab * vocab, int32_t n, const char * const * text,
-                            pymtp_breakers ** breakers) {
-    return pymtp_guard([&] {
-        pymtp_need(breakers, "the breakers") = nullptr;
-        pymtp_need_array(text, n, N_BREAKERS_MAX, "breakers");
-        pymtp_refuse_if(!vocab, "breakers need a vocabulary");
-        std::vector<std::string> texts;
-        for (int32_t i = 0; i < n; ++i) {
-            pymtp_refuse_if(!text[i] || !*text[i], "breaker %d has no text", i);
-            texts.push_back(text[i]);
-        }
-        pymtp_give(breakers, std::make_unique<pymtp_breakers>(vocab, texts));
-    });
+static void need_texts(const char * const * texts, int32_t n, int32_t n_max, const char * what) {
+    pymtp_need_array(texts, n, n_max, what);
+    pymtp_refuse_if(std::count(texts, texts + n, nullptr) > 0, "one of the %s is NULL", what);
 }
 
 // whatever is an index, or a number of elements
-static void need_params(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
-                        const sampler_breakers * breakers) {
+static void need_params(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params) {
     pymtp_refuse_if(n_vocab < 1 || n_vocab > PYMTP_VOCAB_MAX, "a vocabulary of %d tokens: 1 to %d are possible",
                     n_vocab, +PYMTP_VOCAB_MAX);
-    pymtp_refuse_if((vocab && llama_vocab_n_tokens(vocab) < n_vocab) || (breakers && breakers->n_tokens() < n_vocab),
-                    "a vocabulary of fewer than %d tokens", n_vocab);
+    pymtp_refuse_if(vocab && llama_vocab_n_tokens(vocab) < n_vocab, "a vocabulary of fewer than %d tokens", n_vocab);
     pymtp_need_array(params.stages, params.n_stages, N_STAGES_MAX, "stages");
     for (int32_t i = 0; i < params.n_stages; ++i) {
         const int32_t stage = params.stages[i];
@@ -51,20 +31,17 @@ static void need_params(int32_t n_vocab, const llama_vocab * vocab, const pymtp_
     pymtp_need_array(params.bias_token, params.n_bias, n_vocab, "tokens with a bias");
     pymtp_need_array(params.bias, params.n_bias, n_vocab, "biases");
     pymtp_need_tokens(params.bias_token, params.n_bias, n_vocab);
+    need_texts(params.breakers, params.n_breakers, N_BREAKERS_MAX, "breakers");
+    pymtp_refuse_if(params.n_breakers > 0 && !vocab, "breakers need a vocabulary");
 }
 
 int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params * params,
-                           const pymtp_breakers * breakers, pymtp_sampler ** sampler) {
+                           pymtp_sampler ** sampler) {
     return pymtp_guard([&] {
         pymtp_need(sampler, "the sampler") = nullptr;
         pymtp_need(params, "the parameters");
-
-        std::shared_ptr<const pymtp_breakers> data;
-        if (breakers) {
-            data = pymtp_hold(breakers).share();
-        }
-        need_params(n_vocab, vocab, *params, data.get());
-        pymtp_give(sampler, std::make_unique<pymtp_sampler>(n_vocab, vocab, *params, data.get()));
+        need_params(n_vocab, vocab, *params);
+        pymtp_give(sampler, std::make_unique<pymtp_sampler>(n_vocab, vocab, *params));
     });
 }
 
@@ -76,19 +53,14 @@ int32_t pymtp_sampler_constrain(pymtp_sampler * sampler, const char * grammar) {
     });
 }
 
-static void need_texts(const char * const * texts, int32_t n, const char * what) {
-    pymtp_need_array(texts, n, N_TEXTS_MAX, what);
-    pymtp_refuse_if(std::count(texts, texts + n, nullptr) > 0, "one of the %s is NULL", what);
-}
-
 int32_t pymtp_sampler_follow(pymtp_sampler * sampler, const pymtp_answer_rules * rules) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) {
         const auto & given = pymtp_need(rules, "the rules");
         pymtp_refuse_if(!self.vocab, "rules of an answer need a vocabulary");
         pymtp_need(given.prefill, "what the prompt has of the answer");
-        need_texts(given.words, given.n_words, "words");
-        need_texts(given.patterns, given.n_patterns, "patterns");
-        need_texts(given.thinking_ends, given.n_thinking_ends, "ends of the thinking");
+        need_texts(given.words, given.n_words, N_TEXTS_MAX, "words");
+        need_texts(given.patterns, given.n_patterns, N_TEXTS_MAX, "patterns");
+        need_texts(given.thinking_ends, given.n_thinking_ends, N_TEXTS_MAX, "ends of the thinking");
         pymtp_fails_as(PYMTP_INVALID, "%s", [&] { self.follow(given); });
     });
 }

@@ -232,13 +232,13 @@ bool sampler_chain::take(const llama_token * ids, const float * logits, int32_t 
     return has_some && !is_odd;
 }
 
-sampler_memory sampler_chain::make_memory(const sampler_breakers * breakers) const {
+sampler_memory sampler_chain::make_memory() const {
     sampler_memory res;
     for (const auto & one : stages) {
         if (one.kind == PYMTP_STAGE_PENALTIES) {
             res.penalties = sampler_make_penalties(n_vocab, params);
         } else if (one.kind == PYMTP_STAGE_DRY) {
-            res.dry = sampler_make_dry(params, breakers);
+            res.dry = sampler_make_dry(vocab, params);
         }
     }
     return res;

@@ -61,7 +61,7 @@ struct sampler_chain {
                const sampler_filter & filter);
 
     // Of an empty text, for the stages that it has.
-    sampler_memory make_memory(const sampler_breakers * breakers) const;
+    sampler_memory make_memory() const;
 
     // whether no token of the row that it was applied to can be
     bool is_blocked() const { return blocked; }

@@ -1,37 +1,13 @@
 #include "sampler-memory.h"
 
 #include <algorithm>
+#include <vector>
 
 // Tokens of a text, of all at most: llama.cpp takes memory for as many at once.
 static constexpr int32_t N_TOKENS_MAX = 1 << 17;
 
-static constexpr size_t N_MADE_MAX = 4;
-
 static int32_t window_of(int32_t last_n) {
     return last_n < 0 ? N_TOKENS_MAX : std::min(last_n, N_TOKENS_MAX);
-}
-
-static llama_sampler_ptr init_dry(const llama_vocab * vocab, const pymtp_sampler_params & params,
-                                  const std::vector<std::string> & texts) {
-    std::vector<const char *> breakers;
-    for (const auto & text : texts) {
-        breakers.push_back(text.c_str());
-    }
-    return llama_sampler_ptr(llama_sampler_init_dry(vocab, params.dry_multiplier, params.dry_base,
-                                                    params.dry_allowed_length, window_of(params.dry_penalty_last_n),
-                                                    breakers.data(), breakers.size()));
-}
-
-llama_sampler_ptr sampler_breakers::make_dry(const pymtp_sampler_params & params) const {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (made.size() >= N_MADE_MAX) {
-        made.clear();
-    }
-    auto & of = made[{ params.dry_multiplier, params.dry_base, params.dry_allowed_length, params.dry_penalty_last_n }];
-    if (!of) {
-        of = init_dry(vocab, params, texts);
-    }
-    return llama_sampler_ptr(llama_sampler_clone(of.get()));
 }
 
 llama_sampler_ptr sampler_make_penalties(int32_t n_vocab, const pymtp_sampler_params & params) {
@@ -39,8 +15,11 @@ llama_sampler_ptr sampler_make_penalties(int32_t n_vocab, const pymtp_sampler_pa
         n_vocab, window_of(params.penalty_last_n), params.penalty_repeat, params.penalty_freq, params.penalty_present));
 }
 
-llama_sampler_ptr sampler_make_dry(const pymtp_sampler_params & params, const sampler_breakers * breakers) {
-    return breakers ? breakers->make_dry(params) : init_dry(nullptr, params, {});
+llama_sampler_ptr sampler_make_dry(const llama_vocab * vocab, const pymtp_sampler_params & params) {
+    std::vector<const char *> breakers(params.breakers, params.breakers + params.n_breakers);
+    return llama_sampler_ptr(llama_sampler_init_dry(vocab, params.dry_multiplier, params.dry_base,
+                                                    params.dry_allowed_length, window_of(params.dry_penalty_last_n),
+                                                    breakers.data(), breakers.size()));
 }
 
 void sampler_memory::accept(llama_token token) {

@@ -6,33 +6,6 @@
 #include "llama-cpp.h"
 #include "pymtp-text.h"
 
-#include <map>
-#include <mutex>
-#include <string>
-#include <tuple>
-#include <vector>
-
-// Texts at which DRY's repetitions end. llama.cpp looks for them in every token of the vocabulary, so that the latest of
-// its samplers are kept to be copied.
-class sampler_breakers {
-  public:
-    // the vocabulary must outlive it
-    sampler_breakers(const llama_vocab * vocab, std::vector<std::string> texts) :
-        vocab(vocab), texts(std::move(texts)) {}
-
-    llama_sampler_ptr make_dry(const pymtp_sampler_params & params) const;
-
-    int32_t n_tokens() const { return llama_vocab_n_tokens(vocab); } // of the vocabulary
-
-  private:
-    using dry_params = std::tuple<float, float, int32_t, int32_t>;
-
-    const llama_vocab *                             vocab;
-    const std::vector<std::string>                  texts;
-    mutable std::mutex                              mutex;
-    mutable std::map<dry_params, llama_sampler_ptr> made;
-};
-
 struct sampler_memory {
     llama_sampler_ptr penalties; // nullptr: the chain has none
     llama_sampler_ptr dry;       // likewise
@@ -43,5 +16,5 @@ struct sampler_memory {
 
 llama_sampler_ptr sampler_make_penalties(int32_t n_vocab, const pymtp_sampler_params & params);
 
-// breakers: nullptr for none
-llama_sampler_ptr sampler_make_dry(const pymtp_sampler_params & params, const sampler_breakers * breakers);
+// vocab: nullptr if there are no texts at which repetitions end
+llama_sampler_ptr sampler_make_dry(const llama_vocab * vocab, const pymtp_sampler_params & params);

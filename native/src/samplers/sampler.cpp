@@ -2,10 +2,9 @@
 
 #include <algorithm>
 
-pymtp_sampler::pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
-                             const sampler_breakers * breakers) :
-    n_vocab(n_vocab), vocab(vocab), chain(n_vocab, vocab, params), memory(chain.make_memory(breakers)),
-    rng(params.seed), xtc_rng(params.seed) {}
+pymtp_sampler::pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params) :
+    n_vocab(n_vocab), vocab(vocab), chain(n_vocab, vocab, params), memory(chain.make_memory()), rng(params.seed),
+    xtc_rng(params.seed) {}
 
 // --- the text
 

@@ -35,8 +35,7 @@ struct pymtp_sampler {
     const int32_t       n_vocab;
     const llama_vocab * vocab; // nullptr: no grammars
 
-    pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
-                  const sampler_breakers * breakers);
+    pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params);
 
     // From here on only texts of this grammar (sampler_grammar), or answers by these rules (throws), can follow; tentative
     // tokens are forgotten.
