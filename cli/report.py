@@ -74,7 +74,6 @@ def session_block(session: Session) -> str:
         ("trunk passes", f"{counters.n_trunk_passes}, {counters.t_trunk_us / 1000:.1f} ms"),
         ("head passes", f"{counters.n_head_passes}, {counters.t_head_us / 1000:.1f} ms"),
         ("graphs built", f"{counters.n_trunk_builds} for the trunk, {counters.n_head_builds} for the heads"),
-        ("passes decoded again", str(counters.n_replays)),
         ("bytes copied", f"{counters.n_output_bytes} of outputs"),
     ]
     return block(rows)

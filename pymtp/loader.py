@@ -66,6 +66,11 @@ class Weights:
         return text_of(obstacle) if obstacle else None
 
     @property
+    def goes_back(self) -> bool:
+        """Whether rounds can go back over rejected drafts: llama.cpp has no snapshots of some recurrent states."""
+        return bool(lib.pymtp_model_goes_back(model_pointer(self.model)))
+
+    @property
     def has_recurrent_states(self) -> bool:
         """Whether a sequence has states that drafts can only be taken back from by copies."""
         return bool(lib.llama_model_is_hybrid(self.model) or lib.llama_model_is_recurrent(self.model))

@@ -17,7 +17,7 @@ from pymtp.chat.params import ChatParams, asked_as_openai
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.template import ChatTemplate
 from pymtp.drafting.adaptive import AdaptiveDrafter
-from pymtp.drafting.choice import DraftChoice, choose_drafter, without_runnable_heads
+from pymtp.drafting.choice import DraftChoice, choose_drafter, without_rollback, without_runnable_heads
 from pymtp.drafting.draft_vocab import parse_draft_vocab
 from pymtp.drafting.lookup import EarlierTexts
 from pymtp.drafting.params import DraftParams, StrPath
@@ -104,7 +104,9 @@ class Model:
         self.room_note: str | None = plan.note
         """One line for people: what there is no room for, or None."""
         self._free: weakref.finalize[..., Any] = weakref.finalize(self, weights.close)
-        if choice.uses_heads and (obstacle := weights.draft_obstacle):
+        if choice.n_draft_max > 0 and not weights.goes_back:
+            choice = without_rollback(self.info, self.params.drafting)
+        elif choice.uses_heads and (obstacle := weights.draft_obstacle):
             choice = without_runnable_heads(self.info, self.params.drafting, obstacle)
         self.draft_note: str | None = choice.note
         """One line for people: why a model with MTP heads decodes plainly, or None."""

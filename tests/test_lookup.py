@@ -31,7 +31,7 @@ from pymtp.drafting.params import DraftParams
 from pymtp.drafting.policy import PassCosts
 from pymtp.errors import PymtpError
 from pymtp.sampling.chain import Sampler
-from random_gguf import write_glm4, write_glm4moe, write_jamba
+from random_gguf import write_glm4, write_glm4moe
 from random_gguf.side_files import split_heads
 from test_acceptance import Play, exact_texts, random_pair
 from test_sampled_text import differ, first_tokens
@@ -265,7 +265,6 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "plain cache": FAMILIES["glm4moe"].write,
     "windows": FAMILIES["mimo2"].write,
     "hybrid": FAMILIES["qwen35"].write,
-    "hybrid without rollback": write_jamba,
     "no heads": without_heads,
     "heads that cannot run": write_glm4,
 }

@@ -15,7 +15,7 @@ from pymtp.drafting.interface import Drafter, DrafterTraits, DraftOutcome, Draft
 from pymtp.drafting.lookup import LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.errors import InvalidParameter, PymtpError
-from random_gguf import write_jamba
+from random_gguf import write_granite_hybrid
 
 TEXT = "one two three four five six seven eight. " * 4
 GREEDY = SamplingParams(temperature=0)
@@ -58,8 +58,8 @@ def test_it_drafts_and_the_text_equals_plain_decoding() -> None:
 
 
 @needs_exact_texts
-def test_it_drafts_for_several_sequences_even_if_rollback_decodes_again(tmp_path: Path) -> None:
-    path = write_jamba(tmp_path / "tiny.gguf")
+def test_it_drafts_for_several_sequences_of_recurrent_states(tmp_path: Path) -> None:
+    path = write_granite_hybrid(tmp_path / "tiny.gguf")
     texts = []
     for draft in ("none", PromptLookup):
         with Model(path, draft=draft, draft_max=3, n_seq_max=2, n_ctx=256, n_threads=1) as model:  # type: ignore[arg-type]

@@ -104,7 +104,6 @@ enum pymtp_row_flag {
 struct pymtp_counters {
     int64_t n_trunk_passes; // runs of the trunk's graph: prompt ubatches and verify rounds
     int64_t n_head_passes;  // runs of a graph that drafts
-    int64_t n_replays;      // trunk passes that only decode accepted rows again, where a memory cannot drop drafts
     int64_t n_trunk_builds; // trunk graphs built (not reused)
     int64_t n_head_builds;  // draft graphs built (not reused)
     int64_t n_output_bytes; // logits, candidates and drafts copied to the host
@@ -146,6 +145,9 @@ const char * pymtp_draft_obstacle(const struct llama_model * model, const struct
 // The same of heads in a file that is not loaded. has_lora_q, has_mla: whether Q, and K and V, are of low rank.
 const char * pymtp_heads_obstacle(const char * architecture, int32_t n_heads, int32_t has_lora_q, int32_t has_mla);
 
+// Whether rounds with drafts can go back over rejected ones: not in recurrent states that llama.cpp has no snapshots of.
+bool pymtp_model_goes_back(const struct llama_model * model);
+
 // Whether a device can look up rows of a matrix of this ggml_type, as a token embedding needs it.
 bool pymtp_device_reads_rows(struct ggml_backend_device * device, int32_t type);
 
@@ -186,7 +188,7 @@ struct pymtp_session_info {
     struct llama_context * context;
 
     int32_t      memory;          // a pymtp_memory
-    const char * memory_note;     // what is special about the session's memory, and what it costs; "": nothing
+    const char * memory_note;     // why the heads have a cache of their own; "": they have none
     int32_t      n_heads;         // that draft: at most one for each step
     int32_t      is_async;        // a device computes the logits on its own: a decode returns before they are there
     int64_t      n_compute_bytes; // that the compute buffers of its graphs take at present, on all devices together

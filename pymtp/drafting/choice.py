@@ -93,6 +93,14 @@ def without_runnable_heads(info: GgufInfo, params: DraftParams, obstacle: str) -
     return _without_heads(params, reason)
 
 
+def without_rollback(info: GgufInfo, params: DraftParams) -> DraftChoice:
+    """The choice for a model that cannot go back over rejected drafts. Raises UnsupportedModel if it must draft."""
+    reason = f"llama.cpp keeps no snapshots of the states of {info.architecture} models, to take drafts back"
+    if params.draft != "auto":
+        raise UnsupportedModel(f"{info.path}: {reason}; use --draft none")
+    return DraftChoice(NoDrafter, 0, f"{reason}: plain decoding" if info.n_heads_declared else None)
+
+
 def _without_heads(params: DraftParams, why: str | None) -> DraftChoice:
     """Lookup drafts where the length adapts; a number of drafts in each round is meant for heads."""
     if params.draft_lookup != "off" and params.draft_max == "auto":

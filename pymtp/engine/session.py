@@ -130,7 +130,7 @@ class Session(DraftLimits, Snapshots):
         self.mtp_memory = _MEMORY[info.memory]
         """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), in their "own", or nowhere."""
         self.memory_note = text_of(info.memory_note)
-        """Why the heads have a cache of their own, or why sequences are computed one by one; else ""."""
+        """Why the heads have a cache of their own; else ""."""
         self.n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         """Tokens of the vocabulary."""
         self._n_embd = lib.llama_model_n_embd_out(model)

@@ -120,30 +120,6 @@ void pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> & rows,
     }
 }
 
-void pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row> & rows, const uint8_t * flags) {
-    const int32_t n_logits = std::count_if(rows.begin(), rows.end(), [](const mtp_row & row) { return row.output; });
-    pymtp_refuse_if(n_logits > session.n_outputs_max, "%d rows with logits in a pass: at most %d are allowed", n_logits,
-                    session.n_outputs_max);
-    pymtp_run_pass(session, rows, [&] { return session.padder->decode(rows, flags); });
-    session.n_logits = n_logits;
-}
-
-// Before rows of several positions a sequence are decoded that may be drafts: keeps the state to come back to. Longer
-// runs of rows are prompts.
-static void save_for_replay(pymtp_session & session, int32_t n_rows, const int32_t * token, const int32_t * pos,
-                            const int32_t * seq, const uint8_t * flags) {
-    for (int32_t begin = 0, end; begin < n_rows; begin = end) {
-        end = std::find_if(seq + begin, seq + n_rows, [&](int32_t s) { return s != seq[begin]; }) - seq;
-
-        session.replay->forget(seq[begin]);
-        if (end - begin > 1 && end - begin <= session.n_draft_max + 1 && pos[begin] > 0 &&
-            !session.replay->save(session.ctx, seq[begin], pos[begin], { token + begin, token + end },
-                                  { flags + begin, flags + end })) {
-            pymtp_fail(PYMTP_FAILED, "llama.cpp could not save the state of sequence %d", seq[begin]);
-        }
-    }
-}
-
 int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags) {
     return pymtp_guard(session, [&](pymtp_session & self) {
@@ -151,14 +127,16 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
 
         need_rows(self, n_rows, llama_n_batch(self.ctx), token, pos, seq);
         need_tail(self, n_rows, pos, seq, flags);
-        if (self.replay) {
-            save_for_replay(self, n_rows, token, pos, seq, flags);
-        }
         std::vector<mtp_row> rows;
+        int32_t              n_logits = 0;
         for (int32_t i = 0; i < n_rows; ++i) {
             rows.push_back({ token[i], pos[i], seq[i], (flags[i] & PYMTP_ROW_LOGITS) != 0 });
+            n_logits += rows.back().output;
         }
-        pymtp_run_decode(self, rows, flags);
+        pymtp_refuse_if(n_logits > self.n_outputs_max, "%d rows with logits in a pass: at most %d are allowed",
+                        n_logits, self.n_outputs_max);
+        pymtp_run_pass(self, rows, [&] { return self.padder->decode(rows, flags); });
+        self.n_logits = n_logits;
     });
 }
 

@@ -12,9 +12,6 @@ static void stay_from_now_on(pymtp_session & session, int32_t seq) {
     if (!session.last_pass.empty()) {
         session.last_pass[seq] = session.padder->end(seq) - 1;
     }
-    if (session.replay) {
-        session.replay->forget(seq);
-    }
 }
 
 static void take_over(pymtp_session & session, int32_t seq) {
@@ -36,29 +33,6 @@ static void restore(pymtp_session & session, int32_t seq, const uint8_t * data, 
     }
 }
 
-// Drops the positions >= pos of a sequence whose memory cannot: goes back to where its last pass began, and decodes
-// the rows before pos again.
-static void replay(pymtp_session & session, int32_t seq, int32_t pos) {
-    pymtp_refuse_if(!session.replay || !session.replay->restore(session.ctx, seq, pos),
-                    "the model's memory cannot drop the positions from %d of sequence %d", pos, seq);
-
-    const auto & saved = session.replay->last(seq);
-    session.mtp->heads.truncate(seq, saved.pos);
-    session.mtp->images[seq].truncate(saved.pos);
-
-    std::vector<mtp_row> rows;
-    std::vector<uint8_t> flags;
-    for (int32_t i = 0; saved.pos + i < pos; ++i) {
-        rows.push_back({ saved.tokens[i], saved.pos + i, seq, false });
-        flags.push_back(saved.flags[i] & ~PYMTP_ROW_LOGITS);
-    }
-    session.replay->forget(seq);
-    if (!rows.empty()) {
-        ++session.mtp->counters.n_replays;
-        pymtp_run_decode(session, rows, flags.data());
-    }
-}
-
 void pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos) {
     auto * memory = llama_get_memory(session.ctx);
     auto & images = session.mtp->images[seq];
@@ -75,9 +49,8 @@ void pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos) {
     // of the snapshots that recurrent states go back to, llama.cpp writes those after a row of the last pass
     const bool is_tail  = pos == 0 || pos > llama_memory_seq_pos_max(memory, seq);
     const bool has_none = !is_tail && !session.last_pass.empty() && pos <= session.last_pass[seq];
-    if (has_none || !llama_memory_seq_rm(memory, seq, pos, -1)) {
-        return replay(session, seq, pos);
-    }
+    pymtp_refuse_if(has_none || !llama_memory_seq_rm(memory, seq, pos, -1),
+                    "the model's memory cannot drop the positions from %d of sequence %d", pos, seq);
     session.mtp->heads.truncate(seq, pos);
     images.truncate(pos);
     session.padder->forget(seq);

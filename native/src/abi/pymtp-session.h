@@ -5,7 +5,6 @@
 #include "guard.h"
 #include "mtp-engine.h"
 #include "mtp-padding.h"
-#include "mtp-replay.h"
 #include "pymtp.h"
 
 #include <cstring>
@@ -35,7 +34,6 @@ struct pymtp_session {
     std::vector<llama_pos> last_pass;
 
     std::unique_ptr<mtp_padder> padder; // what passes have more than they were asked for
-    std::unique_ptr<mtp_replay> replay; // set if the memory cannot drop rejected drafts
 
     // set if they have cores or a priority of their own; for prompts only if these are others
     pymtp_threads threads       = { nullptr, nullptr };
@@ -76,15 +74,12 @@ inline void forget_outputs(pymtp_session & session) {
     session.has_draft = false;
 }
 
-// Drops the positions >= pos of a sequence. Of recurrent states: goes back, or decodes again what is to stay.
+// Drops the positions >= pos of a sequence. Of recurrent states: goes back, as far as that is possible.
 void pymtp_truncate(pymtp_session & session, int32_t seq, int32_t pos);
 
 // A pass of the trunk over rows, in which `decode` returns what llama_decode does. If it fails, nothing of them is left.
 void pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> & rows,
                     const std::function<int32_t()> & decode);
-
-// Decodes checked rows. flags: [rows]. If it fails, nothing of them is left.
-void pymtp_run_decode(pymtp_session & session, const std::vector<mtp_row> & rows, const uint8_t * flags);
 
 // adds the time until it goes out of scope
 struct pymtp_timer {

@@ -56,6 +56,10 @@ const char * pymtp_draft_obstacle(const llama_model * model, const llama_model *
     });
 }
 
+bool pymtp_model_goes_back(const llama_model * model) {
+    return pymtp_guard_or(false, [&] { return mtp_memory_goes_back(pymtp_need(model, "the model")); });
+}
+
 const char * pymtp_heads_obstacle(const char * architecture, int32_t n_heads, int32_t has_lora_q, int32_t has_mla) {
     return pymtp_guard_or("it cannot be looked at", [&]() -> const char * {
         pymtp_need(architecture, "the architecture");
@@ -106,6 +110,9 @@ static void need_params(const llama_model & model, const pymtp_session_params & 
                     "head_context = %d is unknown", params.head_context);
     pymtp_refuse_if(params.padding < PYMTP_PADDING_AUTO || params.padding > PYMTP_PADDING_ALWAYS,
                     "padding = %d is unknown", params.padding);
+    pymtp_refuse_if(params.n_draft_max > 0 && !mtp_memory_goes_back(model),
+                    "llama.cpp keeps no snapshots of the states of %s models; use n_draft_max = 0",
+                    llm_arch_name(model.arch));
     if (drafts(params) && n_heads_of(model, params) == 0) {
         pymtp_refuse("the model has no MTP head; use n_draft_max = 0");
     }
@@ -207,13 +214,9 @@ static void set_up(pymtp_session & session, const llama_model & model, const pym
     if (mtp_memory_has_snapshots(llama_get_memory(session.ctx))) {
         session.last_pass.assign(cparams.n_seq_max, -1);
     }
-    if (params.n_draft_max > 0 && mtp_replay::is_needed(session.ctx)) {
-        session.replay = std::make_unique<mtp_replay>(cparams.n_seq_max);
-    }
-    session.padder =
-        std::make_unique<mtp_padder>(*session.ctx, *session.mtp,
-                                     mtp_padder::params{ params.padding, (uint32_t) params.n_draft_max,
-                                                         (uint32_t) session.n_outputs_max, session.replay != nullptr });
+    session.padder = std::make_unique<mtp_padder>(
+        *session.ctx, *session.mtp,
+        mtp_padder::params{ params.padding, (uint32_t) params.n_draft_max, (uint32_t) session.n_outputs_max });
     if (params.threads) {
         session.threads = create_threads(*params.threads);
         if (!ggml_threadpool_params_match(params.threads, params.threads_batch)) {
@@ -240,15 +243,6 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
     });
 }
 
-static const char * memory_note(const pymtp_session & session) {
-    if (session.mtp->heads.own_memory()) {
-        return "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own";
-    }
-    return session.replay ?
-               "the model's recurrent states cannot go back, so rejected drafts cost another pass of the trunk" :
-               "";
-}
-
 int32_t pymtp_session_describe(const pymtp_session * session, pymtp_session_info * info) {
     return pymtp_guard(session, [&](pymtp_session & self) {
         pymtp_need(info, "the description") = {
@@ -256,7 +250,9 @@ int32_t pymtp_session_describe(const pymtp_session * session, pymtp_session_info
             self.mtp->heads.own_memory() ? PYMTP_MEMORY_OWN :
             self.n_heads > 0             ? PYMTP_MEMORY_SHARED :
                                            PYMTP_MEMORY_NONE,
-            memory_note(self),
+            self.mtp->heads.own_memory() ?
+                "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own" :
+                "",
             self.n_heads,
             self.mtp->is_async(),
             (int64_t) self.mtp->compute_bytes(),

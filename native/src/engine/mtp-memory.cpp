@@ -113,6 +113,11 @@ bool mtp_memory_is_hybrid(llama_memory_i * memory) {
     return dynamic_cast<llama_memory_hybrid *>(memory) != nullptr;
 }
 
+bool mtp_memory_goes_back(const llama_model & model) {
+    return (!llama_model_is_recurrent(&model) && !llama_model_is_hybrid(&model)) ||
+           llm_arch_supports_rs_rollback(model.arch);
+}
+
 uint32_t mtp_memory_size(llama_memory_i * memory) {
     return mtp_memory_caches(memory)[0]->get_size();
 }

@@ -40,7 +40,11 @@ std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx);
 bool mtp_memory_is_plain(llama_memory_i * memory);
 bool mtp_memory_is_hybrid(llama_memory_i * memory);
 bool mtp_memory_has_snapshots(llama_memory_i * memory);
-bool mtp_memory_can_share(llama_memory_i * memory);                    // whether the heads can live in its cells
+bool mtp_memory_can_share(llama_memory_i * memory); // whether the heads can live in its cells
+
+// Whether a context's memory of this model goes back over rejected drafts: recurrent states do by snapshots, which
+// llama.cpp keeps of some architectures alone.
+bool mtp_memory_goes_back(const llama_model & model);
 
 uint32_t mtp_memory_size(llama_memory_i * memory);                     // cells of each of its caches' streams
 uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq); // those that nobody holds, of a sequence's

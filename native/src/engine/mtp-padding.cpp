@@ -131,7 +131,7 @@ static constexpr int32_t PASS_ON_CPU = 3;
 
 mtp_padder::mtp_padder(llama_context & ctx, mtp_engine & mtp, const params & params) :
     ctx(ctx), mtp(mtp), n_added(llama_n_seq_max(&ctx), 0) {
-    if (params.mode != PYMTP_PADDING_NEVER && params.n_draft_max > 0 && !params.has_replay) {
+    if (params.mode != PYMTP_PADDING_NEVER && params.n_draft_max > 0) {
         choose(params);
     }
 }

@@ -43,7 +43,6 @@ class mtp_padder {
         int32_t  mode; // a pymtp_padding
         uint32_t n_draft_max;
         uint32_t n_outputs_max;
-        bool     has_replay; // the memory cannot drop single positions
     };
 
     mtp_padder(llama_context & ctx, mtp_engine & mtp, const params & params);

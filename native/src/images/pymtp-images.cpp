@@ -301,9 +301,6 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
         const auto & model = *llama_get_model(self.ctx);
 
         self.padder->drop();
-        if (self.replay) {
-            self.replay->forget(seq);
-        }
 
         const std::lock_guard<std::recursive_mutex> lock(encoding());
 
