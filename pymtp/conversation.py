@@ -24,7 +24,6 @@ from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.params import GenerationParams, with_options
 from pymtp.serving.sequence import FinishReason
 from pymtp.serving.statistics import Stats
-from pymtp.text.thinking import TAGS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -253,8 +252,6 @@ class Answer:
         self._submit()
         self.n_cached = 0
         """Tokens of the prompt that were in the cache; known with the first piece."""
-        self.starts_thinking = self._prompt.text.rstrip().endswith(tuple(opening for opening, _ in TAGS))
-        """Whether the prompt has opened the thinking, so that the answer begins inside it."""
 
     @property
     def text(self) -> str:

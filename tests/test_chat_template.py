@@ -70,7 +70,7 @@ def test_the_models_own_template_makes_the_prompt_without_the_bos_that_is_added(
 @needs_templates
 def test_reasoning_off_reaches_the_template() -> None:
     qwen = template("Qwen-Qwen3-0.6B")
-    assert qwen.supports_thinking
+    assert qwen.caps["supports_thinking"]
     assert qwen.render(MESSAGES, ChatParams(reasoning="off")).text.endswith("<think>\n\n</think>\n\n")
     assert qwen.render(MESSAGES).text.endswith("<|im_start|>assistant\n")
 

@@ -10,7 +10,7 @@ import pytest
 
 from families import FAMILIES
 from machine import needs_exact_texts, needs_no_gpu
-from pymtp import Answer, ChatTemplate, Conversation, Model, SamplingParams
+from pymtp import Answer, Conversation, Model, SamplingParams
 from pymtp.errors import ContextFull, InvalidParameter
 
 pytestmark = pytest.mark.model
@@ -216,13 +216,6 @@ def test_the_draft_length_can_be_set_for_each_answer(model: Model) -> None:
         "".join(answer)
         drafted.append(len(answer.stats.acceptance_per_position))
     assert drafted == [0, 3, 0, 1, 3]
-
-
-def test_an_answer_may_start_inside_thinking(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not Conversation(model).ask("hi").starts_thinking
-    template = model.vocabulary.chat_template
-    monkeypatch.setattr(model, "chat_template", ChatTemplate(model.vocabulary, f"{template}<think>\n"))
-    assert Conversation(model).ask("hi").starts_thinking
 
 
 def test_messages_that_do_not_alternate_are_refused(model: Model) -> None:

@@ -54,11 +54,6 @@ class ChatTemplate:
         self.caps: Mapping[str, bool] = caps
         """What it can do, by llama.cpp's names: supports_thinking, supports_tools, ..."""
 
-    @property
-    def supports_thinking(self) -> bool:
-        """Whether it has a place for the model's thinking."""
-        return self.caps["supports_thinking"]
-
     def render(self, messages: Sequence[Mapping[str, Any]], params: ChatParams | None = None) -> ChatPrompt:
         """The prompt of `messages`, as in OpenAI's chat completions, and what the answer may look like.
 
