@@ -7,7 +7,6 @@ never text.
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from random import Random
 from typing import Any
 
@@ -235,8 +234,7 @@ def _init(
         },
     )
     handle = ffi.new("struct pymtp_sampler **")
-    with vocabulary.using() if vocabulary and uses_breakers else nullcontext():
-        check(lib.pymtp_sampler_init(n_vocab, vocabulary.native if vocabulary else ffi.NULL, native, handle))
+    check(lib.pymtp_sampler_init(n_vocab, vocabulary.native if vocabulary else ffi.NULL, native, handle))
     return ffi.gc(handle[0], lib.pymtp_free)
 
 
