@@ -19,6 +19,7 @@ from pymtp.placement import devices
 
 def test_the_report_is_whole_and_names_no_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "secret-user"))
+    monkeypatch.setattr(doctor, "HF_HUB_CACHE", str(tmp_path / "secret-user" / "hub"))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "4096")
     monkeypatch.setitem(sys.modules, "gguf", None)  # it does not come with pymtp

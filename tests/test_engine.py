@@ -443,7 +443,7 @@ def test_a_model_whose_states_have_no_snapshots_decodes_plainly(tmp_path: Path) 
         assert list(model.generate([5, 6, 7, 8] * 4, temperature=0, max_tokens=20, ignore_eos=True))
         assert (model.stats.drafted, model.draft_note) == (0, None)
         with pytest.raises(PymtpError, match="keeps no snapshots of the states of jamba models; use n_draft_max = 0"):
-            Session(model.vocabulary._model, PARAMS, n_draft_max=K, uses_heads=False)
+            Session(model.vocabulary.native_model, PARAMS, n_draft_max=K, uses_heads=False)
     with pytest.raises(UnsupportedModel, match="no snapshots of the states of jamba models.*; use --draft none"):
         pymtp.Model(path, n_ctx=256, draft="lookup")
 

@@ -35,7 +35,6 @@ from test_side_files import text
 ROTATIONS = {
     **dict.fromkeys(("llama", "deepseek2", "granitehybrid"), (32, False)),
     "glm4": (16, False),
-    "kimi-linear": (0, False),
 }
 """Numbers that rotate, and whether the halves of a pair are far apart. Others: (32, True)."""
 K = 3

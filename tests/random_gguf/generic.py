@@ -13,7 +13,7 @@ from pymtp.gguf.model_file import TRAINED_FOR, ModelFile
 
 from . import blocks
 from .gemma import GELU_SCALE
-from .hybrids import HEAD, attention, write_granite_hybrid, write_kimi_linear
+from .hybrids import HEAD, attention, write_granite_hybrid
 from .side_files import Tensor, copied
 from .writer import N_EMBD, N_FF, N_HEAD, N_KV, Metadata, Value, Writer
 
@@ -29,7 +29,7 @@ _METADATA: dict[str, dict[str, Value]] = {
     "mellum": {**_KV, "attention.sliding_window": 16, "attention.sliding_window_pattern": [True, False, True]},
     "phi3": {"rope.scaling.original_context_length": 4096},
 }
-_HYBRIDS = {"granitehybrid": write_granite_hybrid, "kimi-linear": write_kimi_linear}
+_HYBRIDS = {"granitehybrid": write_granite_hybrid}
 TRUNKS = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "mellum", "phi3", "glm4", "deepseek2", *_HYBRIDS)
 
 

@@ -120,31 +120,3 @@ def _short_convolution(w: Writer, p: str) -> None:
     w.matrix(p + "shortconv.conv.weight", CONV, N_EMBD, scale=0.5)
     w.matrix(p + "shortconv.in_proj.weight", N_EMBD, 3 * N_EMBD)
     w.matrix(p + "shortconv.out_proj.weight", N_EMBD, N_EMBD)
-
-
-def write_kimi_linear(path: Path) -> Path:
-    """Kimi-Linear: layers of Kimi delta attention, and of latent attention without positions."""
-    is_recurrent = [True, False, True]
-    metadata: dict[str, Value] = {
-        **blocks.EXPERTS,
-        **blocks.MLA,
-        **blocks.KDA,
-        "attention.head_count_kv": [0 if recurrent else 1 for recurrent in is_recurrent],
-        "expert_shared_count": 1,
-        "leading_dense_block_count": len(is_recurrent),
-    }
-    w = Writer(path, "kimi-linear", len(is_recurrent), 0, metadata, without=("attention.q_lora_rank",))
-    blocks.embeddings(w)
-    for i, recurrent in enumerate(is_recurrent):
-        p = f"blk.{i}."
-        w.norm(p + "attn_norm.weight")
-        if recurrent:
-            blocks.delta_attention(w, p, sign=-1, shape=(N_HEAD, 1))
-            for x in "fg":
-                w.matrix(f"{p}ssm_{x}_a.weight", N_EMBD, blocks.KDA_HEAD)
-                w.matrix(f"{p}ssm_{x}_b.weight", blocks.KDA_HEAD, N_HEAD * blocks.KDA_HEAD)
-        else:
-            blocks.latent_attention(w, p, q_lora=False)
-        w.norm(p + "ffn_norm.weight")
-        blocks.feed_forward(w, p)
-    return w.finish()
