@@ -40,7 +40,7 @@ def test_a_device_where_drafts_change_a_text_is_named_and_ends_with_1(
     def wrong(device: str, **drafts: Any) -> str:
         if "draft_max" in drafts and fails:
             raise BackendError("the device failed")
-        return right(device, **drafts) + str(drafts)
+        return f"{right(device, **drafts)}{drafts}"
 
     monkeypatch.setattr(doctor, "_text", wrong)
     result = CliRunner().invoke(app, ["doctor"])

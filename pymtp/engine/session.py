@@ -203,7 +203,7 @@ class Session(DraftLimits, Snapshots):
 
     def rotated(self, position: int, rows: Logits) -> Logits:
         """`rows` of a query or key, (n, n_head_k) float32, as a trained head rotates them at a position."""
-        found = rows.copy()
+        found: Logits = rows.copy()
         out = ffi.from_buffer("float[]", found)
         check(lib.pymtp_session_rotate(self._handle.native, position, *found.shape, out))
         return found

@@ -37,7 +37,8 @@ ggml_tensor * head_states(const llm_graph_context & graph, const ggml_tensor * w
 std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, const llm_graph_params & params);
 
 // What the rotation of a head of pymtp's own form makes of rows of a query or key at a position: [n_embd_head_k, n_rows].
-void head_generic_rotate(const llama_model & model, const llama_cparams & cparams, llama_pos pos, std::vector<float> & rows);
+void head_generic_rotate(const llama_model & model, const llama_cparams & cparams, llama_pos pos,
+                         std::vector<float> & rows);
 
 // What a head reads of each row: the embedding of its token, [n_embd, n_tokens], and a hidden state, [n_embd_out,
 // n_tokens].
