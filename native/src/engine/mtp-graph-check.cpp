@@ -7,26 +7,16 @@
 #include <stdexcept>
 #include <string>
 
-static float param_f32(const ggml_tensor & node, int32_t i) {
-    float res;
-    memcpy(&res, (const char *) node.op_params + i * sizeof(float), sizeof(res));
-    return res;
-}
-
 // key: of the metadata, without the architecture
 [[noreturn]] static void refuse(const ggml_tensor & node, const char * key, const std::string & what) {
     throw std::runtime_error("the model's metadata is damaged: " + what + " (" + key + ", in " + ggml_get_name(&node) +
                              "); convert or download it again");
 }
 
-[[noreturn]] static void refuse_type(const ggml_tensor & node, const ggml_tensor & weight) {
-    throw std::runtime_error(std::string("the model is damaged: ") + ggml_get_name(&weight) + " is of type " +
-                             ggml_type_name(weight.type) + ", with which " + ggml_op_desc(&node) +
-                             " cannot be computed; convert or download it again");
-}
-
 // refuses NAN, too
-static void check_norm(const ggml_tensor & node, float eps) {
+static void check_norm(const ggml_tensor & node, int32_t param) {
+    float eps;
+    memcpy(&eps, node.op_params + param, sizeof(eps));
     if (!(eps >= 0.0f)) {
         refuse(node, "attention.layer_norm_rms_epsilon", "a norm with epsilon " + std::to_string(eps));
     }
@@ -71,68 +61,49 @@ bool mtp_is_factor(ggml_type type) {
            (ggml_is_quantized(type) && type != GGML_TYPE_Q8_1 && type != GGML_TYPE_Q8_K);
 }
 
-static void check_factor(const ggml_tensor & node, const ggml_tensor & weight) {
-    if (!mtp_is_factor(weight.type)) {
-        refuse_type(node, weight);
-    }
-}
-
-// what is added or multiplied by elements
-static void check_operands(const ggml_tensor & node) {
-    const ggml_tensor & other = *node.src[1];
-    if (is_of_host(&other) && other.type != GGML_TYPE_F32 &&
-        (node.src[0]->type != other.type || node.type != other.type)) {
-        refuse_type(node, other);
-    }
-}
-
-static void check_f32(const ggml_tensor & node, int32_t i) {
-    const ggml_tensor * weight = node.src[i];
-    if (weight && is_of_host(weight) && weight->type != GGML_TYPE_F32) {
-        refuse_type(node, *weight);
+// Whether a source of a node is of a type that the node cannot be computed with.
+static bool is_odd(const ggml_tensor & node, int32_t i) {
+    const ggml_tensor & src     = *node.src[i];
+    const bool          is_kept = is_of_host(&src) && src.type != GGML_TYPE_F32;
+    switch (node.op) {
+        case GGML_OP_MUL_MAT:
+        case GGML_OP_MUL_MAT_ID:
+            return i == 0 && !mtp_is_factor(src.type);
+        case GGML_OP_GET_ROWS:
+            return i == 0 && src.type != GGML_TYPE_I32 && !mtp_is_factor(src.type);
+        case GGML_OP_ADD:
+        case GGML_OP_SUB:
+        case GGML_OP_MUL:
+        case GGML_OP_DIV:
+            return i == 1 && is_kept && (node.src[0]->type != src.type || node.type != src.type);
+        case GGML_OP_ADD_ID:
+        case GGML_OP_SSM_CONV:
+            return i == 1 && is_kept;
+        case GGML_OP_ROPE:
+            return i == 2 && is_kept;
+        case GGML_OP_SSM_SCAN:
+            return i == 3 && is_kept;
+        default:
+            return false;
     }
 }
 
 void mtp_check_graph(ggml_cgraph * gf) {
     for (int32_t i = 0; i < ggml_graph_n_nodes(gf); ++i) {
         const ggml_tensor & node = *ggml_graph_node(gf, i);
-        switch (node.op) {
-            case GGML_OP_NORM:
-            case GGML_OP_RMS_NORM:
-            case GGML_OP_L2_NORM:
-                check_norm(node, param_f32(node, 0));
-                break;
-            case GGML_OP_GROUP_NORM:
-                check_norm(node, param_f32(node, 1));
-                break;
-            case GGML_OP_ROPE:
-                check_rope(node);
-                check_f32(node, 2);
-                break;
-            case GGML_OP_MUL_MAT:
-            case GGML_OP_MUL_MAT_ID:
-                check_factor(node, *node.src[0]);
-                break;
-            case GGML_OP_GET_ROWS:
-                if (node.src[0]->type != GGML_TYPE_I32) {
-                    check_factor(node, *node.src[0]);
-                }
-                break;
-            case GGML_OP_ADD:
-            case GGML_OP_SUB:
-            case GGML_OP_MUL:
-            case GGML_OP_DIV:
-                check_operands(node);
-                break;
-            case GGML_OP_ADD_ID:
-            case GGML_OP_SSM_CONV:
-                check_f32(node, 1);
-                break;
-            case GGML_OP_SSM_SCAN:
-                check_f32(node, 3);
-                break;
-            default:
-                break;
+        if (node.op == GGML_OP_NORM || node.op == GGML_OP_RMS_NORM || node.op == GGML_OP_L2_NORM) {
+            check_norm(node, 0);
+        } else if (node.op == GGML_OP_GROUP_NORM) {
+            check_norm(node, 1);
+        } else if (node.op == GGML_OP_ROPE) {
+            check_rope(node);
+        }
+        for (int32_t k = 0; k < GGML_MAX_SRC; ++k) {
+            if (node.src[k] && is_odd(node, k)) {
+                throw std::runtime_error(std::string("the model is damaged: ") + ggml_get_name(node.src[k]) +
+                                         " is of type " + ggml_type_name(node.src[k]->type) + ", with which " +
+                                         ggml_op_desc(&node) + " cannot be computed; convert or download it again");
+            }
         }
     }
 }
