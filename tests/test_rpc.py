@@ -21,7 +21,7 @@ import pymtp
 from families import FAMILIES
 from http_server import free_port, running
 from log_level import logged
-from machine import GPUS, needs_no_gpu
+from machine import GPUS, HAS_GPU, needs_no_gpu
 from pymtp import (
     BackendError,
     GenerationParams,
@@ -171,7 +171,7 @@ def test_a_cache_of_experts_changes_no_text(
     with logged("info"):
         same_as_here(tiny, [1, 2, 3], 24, 3, rpc=endpoints[:1], cpu_moe=True, moe_cache_mib=1)
     n_hits = re.search(r"llama_moe_cache: ubatch <= 8: hits = (\d+)", capfd.readouterr().err)
-    assert n_hits and int(n_hits[1]) > 24
+    assert n_hits and int(n_hits[1]) > (12 if HAS_GPU else 24)  # another text there has other experts
 
 
 def test_a_cache_of_experts_without_experts_here_is_refused(endpoints: list[str], tiny: Path) -> None:
