@@ -58,18 +58,13 @@ class rpc_dispatcher {
     void send(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size);
     void send(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size, void * output, size_t output_size);
 
-    void send_async(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size) {
-        send(cmd, std::move(input), input_size);
-    }
-
-    // output is written at the next send with an answer, or when it is synchronized
-    void send_async(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size, void * output,
-                    size_t output_size);
+    // the same: what need not be waited for is expected
+    template <typename... A> void send_async(A &&... arguments) { send(std::forward<A>(arguments)...); }
 
     // The tensor is read next, after those of earlier calls: they are asked for together.
     void expect(const rpc_msg_get_tensor_req & request);
 
-    // What is sent is done in its order: there is nothing to wait for but answers.
+    // What is sent is done in its order: there is nothing to wait for.
     void synchronize();
 
     void graph_compute(uint32_t device, const ggml_cgraph * cgraph);
@@ -96,18 +91,13 @@ class rpc_dispatcher {
     std::atomic_bool is_lost{ false };
 
   private:
-    struct answer {
-        void *                 output; // nullptr: what was expected, and not read yet
-        size_t                 size;
-        rpc_msg_get_tensor_req expected;
-    };
-
     std::mutex         sock_mutex;
     socket_ptr         sock;
     mtp_rpc_outbox     outbox;
     std::string        endpoint;
     mtp_rpc_counters * counters = nullptr;
-    std::deque<answer> answers; // to be received, in this order
+
+    std::deque<rpc_msg_get_tensor_req> expected; // and not read yet; they come in this order
 
     // of each device, by the numbers that the server gives them; locked until what changes them was sent
     std::mutex                                         graphs_mutex;
@@ -138,36 +128,29 @@ class rpc_dispatcher {
         return outbox.flush(*sock) && recv_msg(sock, output, output_size);
     }
 
-    // The answers that nobody has read.
-    bool receive_all() {
-        while (!answers.empty()) {
-            const auto next = answers.front();
-            answers.pop_front();
-            std::vector<uint8_t> unused(next.output ? 0 : next.size);
-            if (!receive(next.output ? next.output : unused.data(), next.size)) {
+    // What nobody has read.
+    bool drop_expected() {
+        for (; !expected.empty(); expected.pop_front()) {
+            std::vector<uint8_t> unused(expected.front().size);
+            if (!receive(unused.data(), unused.size())) {
                 return false;
             }
         }
         return true;
     }
 
-    void await(answer next) {
-        counters->n_answers += answers.empty(); // the others come with the first
-        answers.push_back(next);
-    }
-
     // Whether this one is what is to come next, and was asked for.
     bool is_expected(rpc_cmd cmd, const void * input) const {
-        return cmd == RPC_CMD_GET_TENSOR && !answers.empty() && !answers.front().output &&
-               memcmp(&answers.front().expected, input, sizeof(rpc_msg_get_tensor_req)) == 0;
+        return cmd == RPC_CMD_GET_TENSOR && !expected.empty() &&
+               memcmp(&expected.front(), input, sizeof(rpc_msg_get_tensor_req)) == 0;
     }
 };
 
 void rpc_dispatcher::send(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size) {
     std::lock_guard<std::mutex> lock(sock_mutex);
     check();
-    const bool runs = cmd == RPC_CMD_GRAPH_COMPUTE || cmd == RPC_CMD_GRAPH_RECOMPUTE || cmd == RPC_CMD_COMM_ALLREDUCE;
-    is_lost         = !receive_all() || !add(cmd, input.get(), input_size) || (runs && !outbox.flush(*sock));
+    const bool runs = cmd == RPC_CMD_GRAPH_COMPUTE || cmd == RPC_CMD_GRAPH_RECOMPUTE;
+    is_lost         = !drop_expected() || !add(cmd, input.get(), input_size) || (runs && !outbox.flush(*sock));
     check();
 }
 
@@ -176,25 +159,13 @@ void rpc_dispatcher::send(rpc_cmd cmd, std::shared_ptr<const void> input, size_t
     std::lock_guard<std::mutex> lock(sock_mutex);
     check();
     if (is_expected(cmd, input.get())) {
-        answers.pop_front();
+        expected.pop_front();
         is_lost = !receive(output, output_size);
     } else {
         ++counters->n_answers;
-        is_lost = !receive_all() || !add(cmd, input.get(), input_size) || !receive(output, output_size);
+        is_lost = !drop_expected() || !add(cmd, input.get(), input_size) || !receive(output, output_size);
     }
     check();
-}
-
-void rpc_dispatcher::send_async(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size, void * output,
-                                size_t output_size) {
-    if (cmd == RPC_CMD_GET_TENSOR) { // it may be what is expected
-        return send(cmd, std::move(input), input_size, output, output_size);
-    }
-    std::lock_guard<std::mutex> lock(sock_mutex);
-    check();
-    is_lost = !receive_all() || !add(cmd, input.get(), input_size) || !outbox.flush(*sock);
-    check();
-    await({ output, output_size, {} });
 }
 
 void rpc_dispatcher::expect(const rpc_msg_get_tensor_req & request) {
@@ -202,14 +173,14 @@ void rpc_dispatcher::expect(const rpc_msg_get_tensor_req & request) {
     check();
     is_lost = !add(RPC_CMD_GET_TENSOR, &request, sizeof(request));
     check();
-    await({ nullptr, request.size, request });
+    counters->n_answers += expected.empty(); // the others come with the first
+    expected.push_back(request);
 }
 
 void rpc_dispatcher::synchronize() {
     std::lock_guard<std::mutex> lock(sock_mutex);
     check();
-    const bool is_expecting = !answers.empty() && !answers.front().output; // these are read later
-    is_lost                 = !outbox.flush(*sock) || (!is_expecting && !receive_all());
+    is_lost = !outbox.flush(*sock);
     check();
 }
 
