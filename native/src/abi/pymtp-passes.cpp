@@ -123,7 +123,7 @@ void pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> & rows,
 int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                              const int32_t * seq, const uint8_t * flags) {
     return pymtp_guard(session, [&](pymtp_session & self) {
-        const pymtp_timer timer = { self.t_trunk_us };
+        const pymtp_timer timer = { self.mtp->counters.t_trunk_us };
 
         need_rows(self, n_rows, llama_n_batch(self.ctx), token, pos, seq);
         need_tail(self, n_rows, pos, seq, flags);
@@ -143,7 +143,7 @@ int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int3
 int32_t pymtp_session_draft(pymtp_session * session, int32_t step, int32_t n_steps, int32_t n_rows,
                             const int32_t * token, const int32_t * pos, const int32_t * seq) {
     return pymtp_guard(session, [&](pymtp_session & self) {
-        const pymtp_timer timer = { self.t_head_us };
+        const pymtp_timer timer = { self.mtp->counters.t_head_us };
 
         pymtp_refuse_if(n_steps < 1 || n_steps > self.n_draft_max || step < 0 || step >= n_steps,
                         "step %d of a draft of %d: at most %d are allowed", step, n_steps, self.n_draft_max);
@@ -157,7 +157,7 @@ int32_t pymtp_session_draft(pymtp_session * session, int32_t step, int32_t n_ste
 int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
                                    const int32_t * seq, int32_t * n_steps, int32_t * drafts, float * probs) {
     return pymtp_guard(session, [&](pymtp_session & self) {
-        const pymtp_timer timer = { self.t_head_us };
+        const pymtp_timer timer = { self.mtp->counters.t_head_us };
 
         const int32_t n_asked = pymtp_need(n_steps, "the number of steps");
         pymtp_refuse_if(n_asked < 1 || n_asked > self.n_draft_max, "a draft of %d: 1 to %d are allowed", n_asked,

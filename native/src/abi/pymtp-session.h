@@ -27,8 +27,6 @@ struct pymtp_session {
     int32_t n_outputs_max = 0;
     int32_t n_logits      = 0;     // rows with logits of the last decode, until the next pass
     bool    has_draft     = false; // logits of a draft step, until the next pass
-    int64_t t_trunk_us    = 0;
-    int64_t t_head_us     = 0;
 
     // where the memory has recurrent states: the first position of each sequence's last pass, -1 before there is one
     std::vector<llama_pos> last_pass;

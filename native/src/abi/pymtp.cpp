@@ -374,11 +374,6 @@ int32_t pymtp_session_ban_tokens(pymtp_session * session, int32_t n_tokens, cons
 }
 
 int32_t pymtp_session_counters(const pymtp_session * session, pymtp_counters * counters) {
-    return pymtp_guard(session, [&](pymtp_session & self) {
-        auto & res = pymtp_need(counters, "the counters");
-
-        res = self.mtp->counters;
-        res.t_trunk_us += self.t_trunk_us;
-        res.t_head_us += self.t_head_us;
-    });
+    return pymtp_guard(session,
+                       [&](pymtp_session & self) { pymtp_need(counters, "the counters") = self.mtp->counters; });
 }

@@ -278,7 +278,7 @@ static std::vector<llama_pos> positions(const mtmd_input_chunk & image, llama_po
 int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * media, int32_t i, int32_t seq,
                                    int32_t pos, int32_t n_heads) {
     return pymtp_guard(session, [&](pymtp_session & self) {
-        const pymtp_timer timer = { self.t_trunk_us };
+        const pymtp_timer timer = { self.mtp->counters.t_trunk_us };
 
         const pymtp_hold<pymtp_media> held(media);
         self.need_seq(seq);
