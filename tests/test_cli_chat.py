@@ -326,16 +326,6 @@ def test_a_model_that_cannot_be_used_leaves_the_one_there_was(write_gguf: Callab
     assert len(STATUS.findall(result.stderr)) == 1
 
 
-def test_what_cannot_be_copied_is_said() -> None:
-    result = chat("/copy", "Hello", "/copy code", "/copy all")
-    for line in (
-        "there is no answer to copy yet",
-        "there is no code in the last answer",
-        "/copy copies the last answer",
-    ):
-        assert line in result.stderr
-
-
 def test_the_line_of_figures_can_be_turned_off() -> None:
     result = chat("/set stats off", "Tell me about the sea.", "/set stats maybe", flags=["-n", "3"])
     assert "tok/s" not in result.stderr
@@ -607,8 +597,6 @@ def test_a_terminal_without_cursor_still_has_a_prompt(environment: dict[str, str
         terminal.wait_for("> ", after=terminal.wait_for("/help lists the commands"))
         terminal.press("Hello\r")
         terminal.wait_for("> ", after=terminal.wait_for("tok/s"))
-        terminal.press("/copy\r")
-        terminal.wait_for("there is no clipboard here")
         assert leave(terminal) == 0
     assert "\x1b" not in terminal.seen
     answer = terminal.seen.partition("Hello\r\n")[2].partition("\r\n[")[0]

@@ -6,7 +6,6 @@ Owns their names, help texts and actions. A command is an entry of COMMANDS.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -22,7 +21,7 @@ from ..answer import Part
 from ..asked import escaped, parameter_of_flag, unescaped
 from ..output import CommandError
 from ..report import stats_block
-from . import clipboard, files
+from . import files
 from .reader import unquoted
 from .screen import CUT
 from .state import Chat, Start, as_typed, names, with_value
@@ -289,22 +288,6 @@ def _matching(file: str) -> list[str]:
     return found
 
 
-def _copy(chat: Chat, what: str) -> None:
-    answers = [message["content"] for message in chat.conversation.messages if message["role"] == "assistant"]
-    if not answers:
-        raise Refused("there is no answer to copy yet")
-    if what not in ("", "code"):
-        raise Refused("/copy copies the last answer, /copy code the code in it")
-    codes = re.findall(r"^```[^\n]*\n(.*?)^```", answers[-1], re.MULTILINE | re.DOTALL)
-    if what and not codes:
-        raise Refused("there is no code in the last answer")
-    text = "\n".join(codes) if what else answers[-1]
-    taken_by = clipboard.copy(text)
-    if taken_by is None:
-        raise Refused("there is no clipboard here; /save writes the conversation to a file")
-    chat.screen.note(f"{len(text)} characters copied, with {taken_by}")
-
-
 def _model(chat: Chat, path: str) -> None:
     if not path:
         chat.screen.note(f"model: {chat.conversation.model.info.path}")
@@ -393,7 +376,6 @@ COMMANDS: dict[str, Command] = {
     "show": Command("[chat]", "show the settings or the messages", _show, lambda chat, typed: ["chat"]),
     "stats": Command("", "show speed, acceptance and cache use, of the last answer and of all", _stats),
     "mtp": Command("[on|off|K|auto]", "show or change the draft length", _mtp, _modes),
-    "copy": Command("[code]", "copy the last answer, or the code in it", _copy, lambda chat, typed: ["code"]),
     "model": Command("[FILE]", "show the model, or continue with another one", _model, _files),
     "read": Command("FILE", "send a text file, or several (*.py), with the next message", _read, _files),
     "image": Command("FILE", "send an image with the next message", _image, _files),
