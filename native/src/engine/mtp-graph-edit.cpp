@@ -45,24 +45,8 @@ static bool mtp_graph_is_embedding(const llama_model & model, const ggml_tensor 
     return weight == model.tok_embd;
 }
 
-static void mtp_graph_make_copy(ggml_tensor * node, ggml_tensor * of) {
-    node->op     = GGML_OP_CONT;
-    node->src[0] = of;
-    node->src[1] = nullptr;
-}
-
-void mtp_graph_replace_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * embd) {
-    const auto nodes = mtp_graph_nodes(gf);
-    for (size_t i = n_before; i < nodes.size(); ++i) {
-        auto * node = nodes[i];
-        if (node->op == GGML_OP_GET_ROWS && mtp_graph_is_embedding(model, node->src[0])) {
-            mtp_graph_make_copy(node, embd);
-        }
-    }
-    mtp_graph_restart(gf, nodes);
-}
-
-void mtp_graph_share_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * tokens) {
+void mtp_graph_share_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * tokens,
+                               ggml_tensor * image) {
     auto       nodes = mtp_graph_nodes(gf);
     const auto trunk = std::make_pair(nodes.begin(), nodes.begin() + n_before);
     for (auto it = trunk.second; it != nodes.end(); ++it) {
@@ -73,8 +57,10 @@ void mtp_graph_share_embedding(ggml_cgraph * gf, size_t n_before, const llama_mo
         const auto twin = std::find_if(trunk.first, trunk.second, [&](const ggml_tensor * other) {
             return other->op == GGML_OP_GET_ROWS && other->src[0] == node->src[0] && other->src[1] == tokens;
         });
-        if (twin != trunk.second) {
-            mtp_graph_make_copy(node, *twin);
+        if (image || twin != trunk.second) {
+            node->op     = GGML_OP_CONT;
+            node->src[0] = image ? image : *twin;
+            node->src[1] = nullptr;
         } else {
             std::rotate(nodes.begin(), it, it + 1);
         }

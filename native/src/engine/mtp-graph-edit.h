@@ -14,14 +14,12 @@ std::vector<ggml_tensor *> mtp_graph_nodes(ggml_cgraph * gf);
 // src. So no architecture has to know that its inputs come from the device.
 void mtp_graph_leaf_to_view(ggml_tensor * leaf, ggml_tensor * src);
 
-// Rows of an image have no tokens. Some of the heads' graphs know that; in others the node that looks tokens up becomes
-// a copy of embd, the embeddings that the trunk takes.
-void mtp_graph_replace_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * embd);
-
 // Of the nodes after the first n_before, those that look up embeddings of the trunk's tokens: one that looks up what the
 // trunk has becomes a copy of it, others come first. Where embeddings are in host memory, devices would wait for them in
-// the middle of a pass, and those that hold other layers could not go on to the next one.
-void mtp_graph_share_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * tokens);
+// the middle of a pass, and those that hold other layers could not go on to the next one. Rows of an image have no tokens:
+// there all become copies of `image`, the embeddings that the trunk takes, unless it is nullptr.
+void mtp_graph_share_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * tokens,
+                               ggml_tensor * image);
 
 // Keeps, of the nodes after nodes_before, those that store K/V, hidden unless it is nullptr, and what these need.
 // Inputs of the rest are left without a buffer, and are not set then.

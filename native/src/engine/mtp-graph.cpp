@@ -304,10 +304,6 @@ class mtp_graph_builder {
 
         build_part({ i, run.head, tokens, hidden, mtp.heads.picked() ? &picked : nullptr }, run_params);
 
-        if (!run_params.ubatch.token) {
-            mtp_graph_replace_embedding(gf, nodes_before.size(), mtp.heads.model(), res->t_inp_embd);
-        }
-
         if (run.output != MTP_OUTPUT_LOGITS) {
             mtp_graph_cut_down(gf, nodes_before, run.output == MTP_OUTPUT_HIDDEN ? res->t_h_nextn : nullptr);
             return;
@@ -345,9 +341,10 @@ static void mtp_graph_add_heads(const llm_graph_params & params) {
     mtp_graph_builder builder(params);
     builder.store(0, hidden, rows);
     if (!mtp->plan().stages.empty()) {
-        const size_t n_before = ggml_graph_n_nodes(res->get_gf());
+        const size_t  n_before = ggml_graph_n_nodes(res->get_gf());
+        ggml_tensor * image    = params.ubatch.token ? nullptr : res->t_inp_embd;
         builder.add_stage(0, res->t_inp_tokens);
-        mtp_graph_share_embedding(res->get_gf(), n_before, mtp->heads.model(), res->t_inp_tokens);
+        mtp_graph_share_embedding(res->get_gf(), n_before, mtp->heads.model(), res->t_inp_tokens, image);
     }
 
     // llama.cpp continues with the trunk's, and has no use for the hidden states
