@@ -13,9 +13,8 @@ from pymtp.engine.context import ContextParams
 from pymtp.errors import require
 from pymtp.gguf.facts import GgufInfo
 from pymtp.loading.params import ModelParams
+from pymtp.serving.params import Accept
 from pymtp.serving.statistics import Stats
-
-Accept = Literal["auto", "match", "rejection", "rejection-tokenwise"]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.chat.prompt import ChatPrompt
@@ -21,7 +21,7 @@ from pymtp.sampling.rules import check_grammar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise")
+Accept = Literal["auto", "match", "rejection", "rejection-tokenwise"]
 
 
 @documented
@@ -79,7 +79,7 @@ class GenerationParams:
     draft_pick: Literal["greedy", "sample", "auto"] = "auto"
     """A draft is the most likely token, or drawn; auto: whichever would have had more recent drafts accepted, and with
     a seed the most likely one, so that the text is that of plain decoding."""
-    accept: Literal["auto", "match", "rejection", "rejection-tokenwise"] = "auto"
+    accept: Accept = "auto"
     """How drafts are verified; auto: the most likely ones by match, drawn ones by rejection.
 
     All of them leave the distribution of the text as it is.
@@ -116,7 +116,7 @@ class GenerationParams:
         are_two = tags is None or (isinstance(tags, (tuple, list)) and len(tags) == 2 and all(map(is_text, tags)))
         require(are_two, "thinking_tags", "two strings that are not empty, in valid Unicode", tags)
         object.__setattr__(self, "stop", as_texts("stop", self.stop))
-        require(self.accept in _ACCEPT, "accept", f"one of {', '.join(_ACCEPT)}", self.accept)
+        require(self.accept in get_args(Accept), "accept", f"one of {', '.join(get_args(Accept))}", self.accept)
         picks = ("greedy", "sample", "auto")
         require(self.draft_pick in picks, "draft_pick", "greedy, sample or auto", self.draft_pick)
         does_not_draw = self.draft_pick != "sample" or self.accept != "match"
@@ -256,7 +256,7 @@ class GenerationOptions(SamplingOptions, total=False):
     draft_lookup: Literal["off", "self", "shared"] | None
     draft_owner: str
     draft_pick: Literal["greedy", "sample", "auto"]
-    accept: Literal["auto", "match", "rejection", "rejection-tokenwise"]
+    accept: Accept
     thinking_tags: tuple[str, str] | None
     forced: Forced | Scripted | None
 
