@@ -80,7 +80,7 @@ class Generation:
 
     @property
     def acceptance(self) -> str:
-        """How drafts are verified; methods that change the text are marked as lossy."""
+        """How drafts are verified, in a word for reports."""
         one = self._request.sequence
         return name_of(one.pick, one.accept, one.accept_drawn) if one else acceptance_name(self.params)
 
