@@ -232,19 +232,32 @@ bool sampler_chain::take(const llama_token * ids, const float * logits, int32_t 
     return has_some && !is_odd;
 }
 
-sampler_memory sampler_chain::make_memory() const {
-    sampler_memory res;
+// Tokens of a text, of all at most: llama.cpp takes memory for as many at once.
+static constexpr int32_t N_TOKENS_MAX = 1 << 17;
+
+static int32_t window_of(int32_t last_n) {
+    return last_n < 0 ? N_TOKENS_MAX : std::min(last_n, N_TOKENS_MAX);
+}
+
+llama_sampler_ptr sampler_chain::make_memory() const {
+    llama_sampler_ptr         res(llama_sampler_chain_init(llama_sampler_chain_default_params()));
+    std::vector<const char *> breakers(params.breakers, params.breakers + params.n_breakers);
     for (const auto & one : stages) {
         if (one.kind == PYMTP_STAGE_PENALTIES) {
-            res.penalties = sampler_make_penalties(n_vocab, params);
+            llama_sampler_chain_add(res.get(), llama_sampler_init_penalties(n_vocab, window_of(params.penalty_last_n),
+                                                                            params.penalty_repeat, params.penalty_freq,
+                                                                            params.penalty_present));
         } else if (one.kind == PYMTP_STAGE_DRY) {
-            res.dry = sampler_make_dry(vocab, params);
+            llama_sampler_chain_add(res.get(), llama_sampler_init_dry(vocab, params.dry_multiplier, params.dry_base,
+                                                                      params.dry_allowed_length,
+                                                                      window_of(params.dry_penalty_last_n),
+                                                                      breakers.data(), breakers.size()));
         }
     }
     return res;
 }
 
-bool sampler_chain::apply(const sampler_row & row, const sampler_memory & memory, std::mt19937 & xtc_rng,
+bool sampler_chain::apply(const sampler_row & row, llama_sampler * memory, std::mt19937 & xtc_rng,
                           const sampler_filter & filter) {
     const int32_t n = n_candidates();
 
@@ -281,9 +294,9 @@ static int32_t apply_and_count(llama_sampler * sampler, llama_token_data_array &
 }
 
 // false: the candidates were too few
-bool sampler_chain::run(const sampler_memory & memory, std::mt19937 & xtc_rng, const sampler_filter & filter,
-                        bool is_pruned) {
+bool sampler_chain::run(llama_sampler * memory, std::mt19937 & xtc_rng, const sampler_filter & filter, bool is_pruned) {
     int32_t n_lowered = 0;
+    int32_t i_memory  = 0;
 
     float floor = is_pruned ? cur.data[cur.size - 1].logit : 0.0f; // none of the others is above it
 
@@ -301,10 +314,8 @@ bool sampler_chain::run(const sampler_memory & memory, std::mt19937 & xtc_rng, c
         }
         switch (stages[i].kind) {
             case PYMTP_STAGE_PENALTIES:
-                n_lowered += apply_and_count(memory.penalties.get(), cur);
-                break;
             case PYMTP_STAGE_DRY:
-                n_lowered += apply_and_count(memory.dry.get(), cur);
+                n_lowered += apply_and_count(llama_sampler_chain_get(memory, i_memory++), cur);
                 break;
             case PYMTP_STAGE_XTC:
                 exclude_top(xtc_rng);

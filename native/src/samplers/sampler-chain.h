@@ -14,7 +14,6 @@
 
 #include "llama-cpp.h"
 #include "pymtp-text.h"
-#include "sampler-memory.h"
 
 #include <algorithm>
 #include <functional>
@@ -57,11 +56,11 @@ struct sampler_chain {
 
     // Applies it, after the filter. The result: see left(). False, and no result, if the logits that it looks at are not
     // finite; below the highest ones it may not look at any.
-    bool apply(const sampler_row & row, const sampler_memory & memory, std::mt19937 & xtc_rng,
-               const sampler_filter & filter);
+    bool apply(const sampler_row & row, llama_sampler * memory, std::mt19937 & xtc_rng, const sampler_filter & filter);
 
-    // Of an empty text, for the stages that it has.
-    sampler_memory make_memory() const;
+    // What its stages that remember a text, penalties and DRY, know of an empty one: a chain of llama.cpp's samplers of
+    // these, which accepts tokens. A copy follows a text that may not come true.
+    llama_sampler_ptr make_memory() const;
 
     // whether no token of the row that it was applied to can be
     bool is_blocked() const { return blocked; }
@@ -114,7 +113,7 @@ struct sampler_chain {
     void add_bias();
     void exclude_top(std::mt19937 & rng);
     bool take(const llama_token * ids, const float * logits, int32_t n, bool sorted);
-    bool run(const sampler_memory & memory, std::mt19937 & xtc_rng, const sampler_filter & filter, bool is_pruned);
+    bool run(llama_sampler * memory, std::mt19937 & xtc_rng, const sampler_filter & filter, bool is_pruned);
 
     int32_t n_lowered_max() const;
 };

@@ -24,7 +24,7 @@ bool pymtp_sampler::accept(llama_token token) {
     }
     rules.accept(token);
     chain.accept(token);
-    memory.accept(token);
+    llama_sampler_accept(memory.get(), token);
     if (!xtc_rng_after.empty()) {
         xtc_rng = xtc_rng_after.front();
         xtc_rng_after.pop_front();
@@ -43,17 +43,17 @@ bool pymtp_sampler::assume(llama_token token) {
         rules_ahead.accept(token);
     }
     if (n_assumed == 0) {
-        memory_ahead = memory.clone();
+        memory_ahead.reset(llama_sampler_clone(memory.get()));
     }
-    memory_ahead.accept(token);
+    llama_sampler_accept(memory_ahead.get(), token);
     ++n_assumed;
     return true;
 }
 
 void pymtp_sampler::forget() {
-    n_assumed    = 0;
-    memory_ahead = {};
-    rules_ahead  = {};
+    n_assumed = 0;
+    memory_ahead.reset();
+    rules_ahead = {};
 }
 
 // --- rows

@@ -59,9 +59,9 @@ struct pymtp_sampler {
     pymtp_distribution result;
 
   private:
-    int32_t        n_assumed = 0; // tokens that are tentative
-    sampler_memory memory;
-    sampler_memory memory_ahead;  // after the tentative tokens
+    int32_t           n_assumed = 0; // tokens that are tentative
+    llama_sampler_ptr memory;        // of the chain
+    llama_sampler_ptr memory_ahead;  // after the tentative tokens
 
     std::mt19937 rng;
 
@@ -78,7 +78,7 @@ struct pymtp_sampler {
 
     sampler_rules & rules_now() { return n_assumed > 0 ? rules_ahead : rules; }
 
-    const sampler_memory & memory_now() const { return n_assumed > 0 ? memory_ahead : memory; }
+    llama_sampler * memory_now() const { return n_assumed > 0 ? memory_ahead.get() : memory.get(); }
 
     std::mt19937 & xtc_rng_of_row();
     void           apply_finite(const sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter);
