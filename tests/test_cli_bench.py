@@ -24,8 +24,9 @@ from pymtp_cli.app import app
 from pymtp_cli.bench import _check
 from typer.testing import CliRunner
 
-from pymtp.benchmark.experiment import Accept, Experiment, Variant, Workload, make_arms
+from pymtp.benchmark.experiment import Experiment, Variant, Workload, make_arms
 from pymtp.benchmark.formats import FORMATS, MACHINE
+from pymtp.serving.params import Accept
 from random_gguf import write_glm4moe
 from random_gguf.side_files import split_heads
 from terminal import Terminal
