@@ -130,21 +130,4 @@ template <class V, class T, int N> void few_rows_in_tiles(const few_rows_task & 
     }
 }
 
-// 8 matrix rows side by side, as lanes
-template <class T, int N> void few_rows_repacked(const few_rows_task & task) {
-    const few_rows_inputs<typename T::block_y, N> y(task);
-    for (int64_t i = task.begin; i < task.end; i += 8) {
-        const auto * x = (const typename T::block *) (task.matrix + i * task.stride);
-
-        typename T::sums sums[N];
-        for (int64_t b = 0; b < task.n_values / T::N_VALUES; ++b) {
-            few_rows_prefetch(x[b]);
-            T::template add<N>(sums, x[b], y, b);
-        }
-        for (int n = 0; n < N; ++n) {
-            _mm256_storeu_ps(task.out[n] + i, sums[n].totals());
-        }
-    }
-}
-
 } // namespace

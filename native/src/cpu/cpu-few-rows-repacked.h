@@ -19,16 +19,18 @@ struct few_rows_8_sums {
         mins = _mm256_fmadd_ps(_mm256_cvtepi32_ps(offsets), _mm256_mul_ps(min_d, _mm256_set1_ps(y_d)), mins);
     }
 
-    __m256 totals() const { return _mm256_sub_ps(sum, mins); }
+    void store(float * to) const { _mm256_storeu_ps(to, _mm256_sub_ps(sum, mins)); }
 };
 
 template <class V, class T> struct few_rows_8_of_256 {
     using block                       = typename T::block;
     using block_y                     = block_q8_K;
     using sums                        = few_rows_8_sums;
+    static constexpr int64_t N_ROWS   = 8;
     static constexpr int64_t N_VALUES = QK_K;
 
     template <int N> static void add(sums * to, const block & x, const few_rows_inputs<block_q8_K, N> & y, int64_t b) {
+        few_rows_prefetch(x);
         typename V::ints products[N];
         __m256i          offsets[N];
         for (int n = 0; n < N; ++n) {
@@ -131,15 +133,17 @@ template <class V> struct few_rows_q2_K_8 {
 template <class V, class T> struct few_rows_8_of_32 {
     using block                       = typename T::block;
     using block_y                     = block_q8_0;
+    static constexpr int64_t N_ROWS   = 8;
     static constexpr int64_t N_VALUES = 32;
 
     struct sums {
         __m256 sum = _mm256_setzero_ps();
 
-        __m256 totals() const { return sum; }
+        void store(float * to) const { _mm256_storeu_ps(to, sum); }
     };
 
     template <int N> static void add(sums * to, const block & x, const few_rows_inputs<block_q8_0, N> & y, int64_t b) {
+        few_rows_prefetch(x);
         typename V::ints values[4];
         UNROLLED_FOR (int k = 0; k < 2; ++k) {
             const auto packed = V::load(x.qs + 64 * k);
@@ -177,13 +181,13 @@ struct few_rows_mxfp4_8 {
 
 template <class V> few_rows_kernel few_rows_find_repacked(ggml_type type) {
     static constexpr few_rows_entry ENTRIES[] = {
-        { GGML_TYPE_Q2_K, FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_256<V, few_rows_q2_K_8<V>>) },
-        { GGML_TYPE_Q4_K, FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_256<V, few_rows_q4_K_8<V>>) },
-        { GGML_TYPE_Q4_0, FEW_ROWS_PRODUCT(few_rows_repacked,
-                                           few_rows_8_of_32<V, few_rows_nibbles_8<block_q4_0x8, FEW_ROWS_SIGNED_4>>) },
+        { GGML_TYPE_Q2_K, FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_8_of_256<V, few_rows_q2_K_8<V>>) },
+        { GGML_TYPE_Q4_K, FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_8_of_256<V, few_rows_q4_K_8<V>>) },
+        { GGML_TYPE_Q4_0,
+          FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_8_of_32<V, few_rows_nibbles_8<block_q4_0x8, FEW_ROWS_SIGNED_4>>) },
         { GGML_TYPE_IQ4_NL,
-          FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_32<V, few_rows_nibbles_8<block_iq4_nlx8, FEW_ROWS_IQ4>>) },
-        { GGML_TYPE_MXFP4, FEW_ROWS_PRODUCT(few_rows_repacked, few_rows_8_of_32<V, few_rows_mxfp4_8>) },
+          FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_8_of_32<V, few_rows_nibbles_8<block_iq4_nlx8, FEW_ROWS_IQ4>>) },
+        { GGML_TYPE_MXFP4, FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_8_of_32<V, few_rows_mxfp4_8>) },
     };
     return few_rows_find(ENTRIES, type);
 }

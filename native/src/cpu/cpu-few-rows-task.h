@@ -77,6 +77,25 @@ template <class BLOCK, int N> struct few_rows_inputs {
     const BLOCK * operator[](int n) const { return rows[n]; }
 };
 
+// Blocks of T::N_VALUES values, of T::N_ROWS matrix rows. T::add adds the products of one to the sums of each row of
+// activations.
+template <class T, int N> void few_rows_blocks(const few_rows_task & task) {
+    const int64_t n_blocks = task.n_values / T::N_VALUES;
+
+    const few_rows_inputs<typename T::block_y, N> y(task);
+    for (int64_t i = task.begin; i < task.end; i += T::N_ROWS) {
+        const auto * x = (const typename T::block *) (task.matrix + i * task.stride);
+
+        typename T::sums sums[N];
+        for (int64_t b = 0; b < n_blocks; ++b) {
+            T::add(sums, x[b], y, b);
+        }
+        for (int n = 0; n < N; ++n) {
+            sums[n].store(task.out[n] + i);
+        }
+    }
+}
+
 // What a set of instructions has for a type
 struct few_rows_entry {
     ggml_type       type;
