@@ -189,7 +189,7 @@ static void every_type_has_a_kernel() {
         return;
     }
     for (const ggml_type type : TYPES) {
-        const bool has_no_order = !is_arm && (type == GGML_TYPE_IQ4_NL || type == GGML_TYPE_MXFP4);
+        const bool has_no_order = type == GGML_TYPE_IQ4_NL || type == GGML_TYPE_MXFP4;
         CHECK_EQUAL(!few_rows_find_kernel(type, false), has_no_order);
         CHECK(!is_repacked(type, 8) || few_rows_find_kernel(type, true));
     }

@@ -8,9 +8,8 @@
 
 #    include "cpu-few-rows-neon.h"
 #    include "ggml-cpu.h"
+#    include "ggml-impl.h"
 #    include "repack.h"
-
-#    include <type_traits>
 
 namespace {
 

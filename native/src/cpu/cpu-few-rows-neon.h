@@ -8,9 +8,10 @@
 // where compilers that optimize fuse them there. Where llama.cpp is compiled for SVE, its vec_dot has other orders.
 
 #include "cpu-few-rows-task.h"
-#include "ggml-impl.h"
 
 #include <arm_neon.h>
+
+#include <type_traits>
 
 namespace {
 
@@ -229,13 +230,9 @@ struct few_rows_32 {
     int8x16_t first;
     int8x16_t last;
 
-    float scale_with(const block_q8_0 & y) const { return scale * few_rows_half(y.d); }
-
     int32x4_t multiply(const block_q8_0 & y) const {
         return vdotq_s32(vdotq_s32(vdupq_n_s32(0), first, vld1q_s8(y.qs)), last, vld1q_s8(y.qs + 16));
     }
-
-    int product(const block_q8_0 & y) const { return vaddvq_s32(multiply(y)); }
 };
 
 inline few_rows_32 few_rows_unpack(const block_q8_0 & x) {
@@ -257,70 +254,35 @@ inline few_rows_32 few_rows_unpack(const block_q5_0 & x) {
     return { few_rows_half(x.d), values(0), values(1) };
 }
 
-inline few_rows_32 few_rows_look_up(float scale, const int8_t * table, const uint8_t * qs) {
-    return { scale, few_rows_look_up(table, few_rows_bits(qs, 0, 4)),
-             few_rows_look_up(table, few_rows_bits(qs, 4, 4)) };
-}
-
-inline few_rows_32 few_rows_unpack(const block_iq4_nl & x) {
-    return few_rows_look_up(few_rows_half(x.d), FEW_ROWS_IQ4, x.qs);
-}
-
-inline few_rows_32 few_rows_unpack(const block_mxfp4 & x) {
-    return few_rows_look_up(GGML_E8M0_TO_FP32_HALF(x.e), FEW_ROWS_MXFP4, x.qs);
-}
-
-// The sums of a row are of pairs of blocks.
-struct few_rows_in_lanes {
-    float32x4_t sums[2] = {};
-
-    void add(const few_rows_32 (&x)[2], const block_q8_0 * y) {
-        UNROLLED_FOR (int i = 0; i < 2; ++i) {
-            sums[i] = few_rows_add_product(FEW_ROWS_MLA_IS_FUSED, sums[i], vcvtq_f32_s32(x[i].multiply(y[i])),
-                                           vdupq_n_f32(x[i].scale_with(y[i])));
-        }
-    }
-
-    float total() const { return vaddvq_f32(sums[0]) + vaddvq_f32(sums[1]); }
-};
-
-// FUSED: the one whose product the compiler fuses
-template <int FUSED> struct few_rows_in_pairs {
-    float sum = 0.0f;
-
-    void add(const few_rows_32 (&x)[2], const block_q8_0 * y) {
-        const float scales[2]   = { x[0].scale_with(y[0]), x[1].scale_with(y[1]) };
-        const float products[2] = { (float) x[0].product(y[0]), (float) x[1].product(y[1]) };
-        sum += __builtin_fmaf(scales[FUSED], products[FUSED], scales[1 - FUSED] * products[1 - FUSED]);
-    }
-
-    float total() const { return sum; }
-};
-
-template <class BLOCK, class SUMS, int N> void few_rows_of_32(const few_rows_task & task) {
+// The sums of a row are of pairs of blocks, in lanes.
+template <class BLOCK, int N> void few_rows_of_32(const few_rows_task & task) {
     const int64_t n_blocks = task.n_values / 32;
 
     const few_rows_inputs<block_q8_0, N> y(task);
     for (int64_t i = task.begin; i < task.end; ++i) {
         const auto * x = (const BLOCK *) (task.matrix + i * task.stride);
 
-        SUMS    sums[N];
-        int64_t b = 0;
+        float32x4_t sums[N][2] = {};
+        int64_t     b          = 0;
         for (; b + 1 < n_blocks; b += 2) {
             const few_rows_32 weights[2] = { few_rows_unpack(x[b]), few_rows_unpack(x[b + 1]) };
             UNROLLED_FOR (int n = 0; n < N; ++n) {
-                sums[n].add(weights, y[n] + b);
+                UNROLLED_FOR (int k = 0; k < 2; ++k) {
+                    const block_q8_0 & with = y[n][b + k];
+                    sums[n][k] = few_rows_add_product(FEW_ROWS_MLA_IS_FUSED, sums[n][k],
+                                                      vcvtq_f32_s32(weights[k].multiply(with)),
+                                                      vdupq_n_f32(weights[k].scale * few_rows_half(with.d)));
+                }
             }
         }
         for (int n = 0; n < N; ++n) {
-            float sum = sums[n].total();
+            float sum = vaddvq_f32(sums[n][0]) + vaddvq_f32(sums[n][1]);
             if (b < n_blocks) {
-                const few_rows_32  weights = few_rows_unpack(x[b]);
-                const block_q8_0 & with    = y[n][b];
-                const float        product = weights.product(with);
-                sum                        = std::is_same_v<BLOCK, block_q4_0> ?
-                                                 __builtin_fmaf(product * weights.scale, few_rows_half(with.d), sum) :
-                                                 __builtin_fmaf(weights.scale_with(with), product, sum);
+                const few_rows_32 weights = few_rows_unpack(x[b]);
+                const float       product = vaddvq_s32(weights.multiply(y[n][b]));
+                const float       d       = few_rows_half(y[n][b].d);
+                sum = std::is_same_v<BLOCK, block_q4_0> ? __builtin_fmaf(product * weights.scale, d, sum) :
+                                                          __builtin_fmaf(weights.scale * d, product, sum);
             }
             task.out[n][i] = sum;
         }
@@ -329,12 +291,9 @@ template <class BLOCK, class SUMS, int N> void few_rows_of_32(const few_rows_tas
 
 inline few_rows_kernel few_rows_find_in_order(ggml_type type) {
     static constexpr few_rows_entry ENTRIES[] = {
-        { GGML_TYPE_Q4_0, FEW_ROWS_PRODUCT(few_rows_of_32, block_q4_0, few_rows_in_lanes) },
-        { GGML_TYPE_Q5_0, FEW_ROWS_PRODUCT(few_rows_of_32, block_q5_0, few_rows_in_lanes) },
-        { GGML_TYPE_Q8_0, FEW_ROWS_PRODUCT(few_rows_of_32, block_q8_0, few_rows_in_lanes) },
-        { GGML_TYPE_IQ4_NL, FEW_ROWS_PRODUCT(few_rows_of_32, block_iq4_nl, few_rows_in_pairs<0>) },
-        // where scales have branches, GCC fuses the second product
-        { GGML_TYPE_MXFP4, FEW_ROWS_PRODUCT(few_rows_of_32, block_mxfp4, few_rows_in_pairs<1>) },
+        { GGML_TYPE_Q4_0, FEW_ROWS_PRODUCT(few_rows_of_32, block_q4_0) },
+        { GGML_TYPE_Q5_0, FEW_ROWS_PRODUCT(few_rows_of_32, block_q5_0) },
+        { GGML_TYPE_Q8_0, FEW_ROWS_PRODUCT(few_rows_of_32, block_q8_0) },
         { GGML_TYPE_Q2_K, FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_of_256<few_rows_q2_K>) },
         { GGML_TYPE_Q3_K, FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_of_256<few_rows_q3_K>) },
         { GGML_TYPE_Q4_K, FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_of_256<few_rows_q4_K>) },
