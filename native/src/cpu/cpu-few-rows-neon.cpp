@@ -175,11 +175,7 @@ template <class T> struct few_rows_8_of_256 {
         for (int part = 0; part < 2; ++part) {
             const float32x4_t d = few_rows_halves(x.d + 4 * part);
 
-            int32x4_t   products[N] = {};
-            float32x4_t of_part[N];
-            for (int n = 0; n < N; ++n) {
-                of_part[n] = to[n].of_part[part];
-            }
+            int32x4_t products[N] = {};
             for (int outer = 0; outer < T::N_OUTER; ++outer) {
                 UNROLLED_FOR (int inner = 0; inner < T::N_INNER; ++inner) {
                     const int group = outer * T::N_INNER + inner;
@@ -195,20 +191,18 @@ template <class T> struct few_rows_8_of_256 {
                     UNROLLED_FOR (int n = 0; n < N; ++n) {
                         products[n] = vmlaq_s32(products[n], of_group[n], scales);
                         if ((group + 1) % T::N_SUMMED == 0) {
-                            of_part[n]  = few_rows_add_product(T::IS_FUSED, of_part[n], vcvtq_f32_s32(products[n]),
-                                                               vmulq_n_f32(d, y[n][b].d));
+                            to[n].of_part[part] =
+                                few_rows_add_product(T::IS_FUSED, to[n].of_part[part], vcvtq_f32_s32(products[n]),
+                                                     vmulq_n_f32(d, y[n][b].d));
                             products[n] = vdupq_n_s32(0);
                         }
                     }
                     if ((group + 1) % T::N_OFFSETS == 0) {
                         UNROLLED_FOR (int n = 0; n < N; ++n) {
-                            weights.add_offset(of_part[n], group + 1, part, y_sums[n], y[n][b].d);
+                            weights.add_offset(to[n].of_part[part], group + 1, part, y_sums[n], y[n][b].d);
                         }
                     }
                 }
-            }
-            for (int n = 0; n < N; ++n) {
-                to[n].of_part[part] = of_part[n];
             }
         }
     }
