@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -16,7 +17,7 @@ from llama_chain import LlamaChain
 from pymtp.binding.library import ffi
 from pymtp.errors import InvalidParameter, NotFinite, PymtpError
 from pymtp.loading.vocabulary import Vocabulary
-from pymtp.sampling.chain import Sampler
+from pymtp.sampling.chain import Sampler, _init
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import DEFAULT_SAMPLERS, SamplingParams
 
@@ -471,6 +472,23 @@ def test_breakers_that_are_undone_leave_no_trace(
         dry_multiplier=1, dry_allowed_length=1, dry_penalty_last_n=-1, dry_sequence_breakers=breakers
     )
     check_history(params, [(what, [words[token] for token in tokens]) for what, tokens in steps], vocabulary)
+
+
+@pytest.mark.model
+def test_breakers_are_looked_for_once(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, ...]] = []
+
+    def counted(params: SamplingParams, *arguments: Any, **more: Any) -> Any:
+        made.append(params.samplers)
+        return _init(params, *arguments, **more)
+
+    monkeypatch.setattr("pymtp.sampling.chain._init", counted)
+    params = SamplingParams(dry_multiplier=0.7, dry_sequence_breakers=("looked for",))
+    for seed in (1, 2):
+        Sampler(replace(params, seed=seed), vocabulary)
+    for without in (SamplingParams(), replace(params, mirostat=1), replace(params, dry_penalty_last_n=0)):
+        Sampler(without, vocabulary)
+    assert made == [("dry",), *[params.samplers] * 5]
 
 
 @pytest.mark.model

@@ -170,9 +170,11 @@ struct pymtp_sampler_params {
 };
 
 // For a vocabulary of n_vocab tokens. vocab: NULL if there is no infill stage, no breaker and no grammar; it must outlive
-// the sampler.
+// the sampler. dry: NULL, or a sampler of DRY alone with the same parameters of it, which has accepted nothing: what that
+// has found of its breakers in the vocabulary is copied, where to look for them takes long.
 int32_t pymtp_sampler_init(int32_t n_vocab, const struct llama_vocab * vocab,
-                           const struct pymtp_sampler_params * params, struct pymtp_sampler ** sampler);
+                           const struct pymtp_sampler_params * params, const struct pymtp_sampler * dry,
+                           struct pymtp_sampler ** sampler);
 
 // From here on only texts of this GBNF grammar can follow; its rules begin at "root". PYMTP_INVALID if it cannot be used.
 int32_t pymtp_sampler_constrain(struct pymtp_sampler * sampler, const char * grammar);

@@ -263,7 +263,7 @@ static void samplers_check_what_they_are_given() {
         pymtp_sampler * sampler = nullptr;
         auto            params  = sampler_params();
         const bool      is_size = n >= 1 && n <= PYMTP_VOCAB_MAX;
-        CHECK_EQUAL(pymtp_sampler_init(n, nullptr, &params, &sampler), is_size ? +PYMTP_OK : +PYMTP_INVALID);
+        CHECK_EQUAL(pymtp_sampler_init(n, nullptr, &params, nullptr, &sampler), is_size ? +PYMTP_OK : +PYMTP_INVALID);
         pymtp_free(sampler);
 
         const float bias    = 1.0f;
@@ -272,22 +272,48 @@ static void samplers_check_what_they_are_given() {
         params.bias_token   = &n;
         params.bias         = &bias;
         const bool is_token = n >= 0 && n < N_VOCAB;
-        CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &params, &sampler), is_token ? +PYMTP_OK : +PYMTP_INVALID);
+        CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &params, nullptr, &sampler),
+                    is_token ? +PYMTP_OK : +PYMTP_INVALID);
         pymtp_free(sampler);
 
         sampler         = nullptr;
         params          = sampler_params();
         params.n_stages = 1;
         params.stages   = &n;
-        check_status(pymtp_sampler_init(N_VOCAB, nullptr, &params, &sampler));
+        check_status(pymtp_sampler_init(N_VOCAB, nullptr, &params, nullptr, &sampler));
         pymtp_free(sampler);
         if (n < 0) {
             params.n_stages = n;
-            CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &params, &sampler), +PYMTP_INVALID);
+            CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &params, nullptr, &sampler), +PYMTP_INVALID);
             params            = sampler_params();
             params.n_breakers = n;
-            CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, vocab, &params, &sampler), +PYMTP_INVALID);
+            CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, vocab, &params, nullptr, &sampler), +PYMTP_INVALID);
         }
+    }
+}
+
+static void only_dry_alone_is_copied() {
+    const auto *    vocab   = llama_model_get_vocab(g_model);
+    const int32_t   dry     = PYMTP_STAGE_DRY;
+    const int32_t   other   = PYMTP_STAGE_PENALTIES;
+    const char *    breaker = "a";
+    pymtp_sampler * first   = nullptr;
+    pymtp_sampler * copy    = nullptr;
+    for (const int32_t * stage : { &dry, &other }) {
+        auto params               = sampler_params();
+        params.n_stages           = 1;
+        params.stages             = stage;
+        params.dry_multiplier     = 1.0f;
+        params.dry_base           = 1.5f;
+        params.dry_penalty_last_n = 8;
+        params.n_breakers         = 1;
+        params.breakers           = &breaker;
+        CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, vocab, &params, nullptr, &first), +PYMTP_OK);
+        const int32_t expected = stage == &dry ? +PYMTP_OK : +PYMTP_INVALID;
+        CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, vocab, &params, first, &copy), expected);
+        pymtp_free(first);
+        pymtp_free(copy);
+        CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, vocab, &params, first, &copy), +PYMTP_INVALID);
     }
 }
 
@@ -302,8 +328,8 @@ static void samplers_take_any_token_and_row() {
     auto with_stage     = params;
     with_stage.n_stages = 1;
     with_stage.stages   = &penalties;
-    CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &with_stage, &sampler), +PYMTP_OK);
-    CHECK_EQUAL(pymtp_sampler_init(16, nullptr, &with_stage, &small), +PYMTP_OK);
+    CHECK_EQUAL(pymtp_sampler_init(N_VOCAB, nullptr, &with_stage, nullptr, &sampler), +PYMTP_OK);
+    CHECK_EQUAL(pymtp_sampler_init(16, nullptr, &with_stage, nullptr, &small), +PYMTP_OK);
     CHECK_EQUAL(pymtp_sampler_constrain(sampler, "root ::= \"a\""), +PYMTP_INVALID);
     fill(session);
     for (const int32_t n : ODD) {
@@ -352,6 +378,7 @@ int main(int argc, char ** argv) {
         RUN(sessions_of_any_numbers_are_refused_or_work);
         RUN(distributions_of_any_tokens);
         RUN(samplers_check_what_they_are_given);
+        RUN(only_dry_alone_is_copied);
         RUN(samplers_take_any_token_and_row);
 
         llama_model_free(g_model);

@@ -121,6 +121,11 @@ class SamplingParams:
         )
 
     @property
+    def has_dry(self) -> bool:
+        """Whether DRY lowers what would repeat the text."""
+        return "dry" in self.samplers and self.dry_multiplier > 0 and self.dry_penalty_last_n != 0 and not self.mirostat
+
+    @property
     def keeps_argmax(self) -> bool:
         """Whether no sampler changes which token is most likely."""
         uses = self.samplers
@@ -131,7 +136,7 @@ class SamplingParams:
             or "adaptive_p" in uses
             or ("typ_p" in uses and self.typical_p < 1)
             or ("xtc" in uses and self.xtc_probability > 0)
-            or ("dry" in uses and self.dry_multiplier > 0 and self.dry_penalty_last_n)
+            or self.has_dry
             or (
                 "penalties" in uses
                 and self.repeat_last_n

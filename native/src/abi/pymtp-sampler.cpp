@@ -36,12 +36,17 @@ static void need_params(int32_t n_vocab, const llama_vocab * vocab, const pymtp_
 }
 
 int32_t pymtp_sampler_init(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params * params,
-                           pymtp_sampler ** sampler) {
+                           const pymtp_sampler * dry, pymtp_sampler ** sampler) {
     return pymtp_guard([&] {
         pymtp_need(sampler, "the sampler") = nullptr;
         pymtp_need(params, "the parameters");
         need_params(n_vocab, vocab, *params);
-        pymtp_give(sampler, std::make_unique<pymtp_sampler>(n_vocab, vocab, *params));
+        llama_sampler_ptr copied;
+        if (dry) {
+            copied = pymtp_hold(dry)->copy_dry();
+            pymtp_refuse_if(!copied, "the sampler to copy DRY from has other stages");
+        }
+        pymtp_give(sampler, std::make_unique<pymtp_sampler>(n_vocab, vocab, *params, std::move(copied)));
     });
 }
 

@@ -239,7 +239,7 @@ static int32_t window_of(int32_t last_n) {
     return last_n < 0 ? N_TOKENS_MAX : std::min(last_n, N_TOKENS_MAX);
 }
 
-llama_sampler_ptr sampler_chain::make_memory() const {
+llama_sampler_ptr sampler_chain::make_memory(llama_sampler_ptr dry) const {
     llama_sampler_ptr         res(llama_sampler_chain_init(llama_sampler_chain_default_params()));
     std::vector<const char *> breakers(params.breakers, params.breakers + params.n_breakers);
     for (const auto & one : stages) {
@@ -248,10 +248,11 @@ llama_sampler_ptr sampler_chain::make_memory() const {
                                                                             params.penalty_repeat, params.penalty_freq,
                                                                             params.penalty_present));
         } else if (one.kind == PYMTP_STAGE_DRY) {
-            llama_sampler_chain_add(res.get(), llama_sampler_init_dry(vocab, params.dry_multiplier, params.dry_base,
-                                                                      params.dry_allowed_length,
-                                                                      window_of(params.dry_penalty_last_n),
-                                                                      breakers.data(), breakers.size()));
+            llama_sampler * found =
+                dry ? dry.release() :
+                      llama_sampler_init_dry(vocab, params.dry_multiplier, params.dry_base, params.dry_allowed_length,
+                                             window_of(params.dry_penalty_last_n), breakers.data(), breakers.size());
+            llama_sampler_chain_add(res.get(), found);
         }
     }
     return res;

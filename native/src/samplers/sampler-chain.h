@@ -60,7 +60,11 @@ struct sampler_chain {
 
     // What its stages that remember a text, penalties and DRY, know of an empty one: a chain of llama.cpp's samplers of
     // these, which accepts tokens. A copy follows a text that may not come true.
-    llama_sampler_ptr make_memory() const;
+    // dry: for its stage of that kind; nullptr: one is made, which looks for its breakers in the whole vocabulary.
+    llama_sampler_ptr make_memory(llama_sampler_ptr dry) const;
+
+    // whether DRY is all its stages
+    bool remembers_by_dry() const { return stages.size() == 1 && stages[0].kind == PYMTP_STAGE_DRY; }
 
     // whether no token of the row that it was applied to can be
     bool is_blocked() const { return blocked; }

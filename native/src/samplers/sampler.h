@@ -35,7 +35,12 @@ struct pymtp_sampler {
     const int32_t       n_vocab;
     const llama_vocab * vocab; // nullptr: no grammars
 
-    pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params);
+    // dry: of a vocabulary's, with the same parameters; nullptr: one is made
+    pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
+                  llama_sampler_ptr dry);
+
+    // nullptr unless DRY alone remembers a text
+    llama_sampler_ptr copy_dry() const;
 
     // From here on only texts of this grammar (sampler_grammar), or answers by these rules (throws), can follow; tentative
     // tokens are forgotten.
