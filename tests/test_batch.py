@@ -527,9 +527,9 @@ def test_a_request_that_waits_is_small() -> None:
     block = threading.Event()
     started = threading.Thread(target=lambda: work.loop.call(block.wait))
     started.start()
-    work.submit("ab", params).close()
-    tracemalloc.start()
     try:
+        work.submit("ab", params).close()
+        tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
         waiting = [work.submit("ab" * 50, params) for _ in range(200)]
         size = (tracemalloc.get_traced_memory()[0] - before) / len(waiting)
