@@ -59,7 +59,7 @@ SECTIONS = {
     "Images": ("Image",),
     "Adapters": ("LoraAdapter",),
     "Devices": ("Device",),
-    "Functions": ("devices", "exit_on_abort", "n_contexts", "set_log_level", "version_text"),
+    "Functions": ("devices", "exit_on_abort", "set_log_level", "version_text"),
 }
 
 

@@ -21,7 +21,6 @@ from pymtp.drafting.params import DraftParams as DraftParams
 from pymtp.engine.context import ContextParams as ContextParams
 from pymtp.engine.session import Chunk as Chunk
 from pymtp.engine.session import Session as Session
-from pymtp.engine.session import n_contexts as n_contexts
 from pymtp.errors import BackendError as BackendError
 from pymtp.errors import Closed as Closed
 from pymtp.errors import ContextFull as ContextFull

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from pymtp import Model, SamplingParams
-from pymtp.engine.session import Chunk, Session, n_contexts
+from pymtp.binding.library import lib
+from pymtp.engine.session import Chunk, Session
 from pymtp.errors import ModelError, PymtpError, StateError, UnsupportedModel
 from pymtp.gguf.facts import find_draft_model, model_facts
 from pymtp.inspection import inspect_model
@@ -34,12 +35,12 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_an_assistant_drafts_in_the_models_context(pair: tuple[Path, Path]) -> None:
     path, assistant = pair
-    before = n_contexts()
+    before = lib.pymtp_n_contexts()
     with (
         Model(path, draft_model=assistant, draft="mtp", draft_max=3, n_threads=1) as model,
         Model(path, draft="none", n_threads=1) as plain,
     ):
-        assert n_contexts() == before + 2
+        assert lib.pymtp_n_contexts() == before + 2
         assert (model.session.n_heads, model.session.mtp_memory, model.draft_note) == (1, "shared", None)
         assert text(model) == text(plain)
         assert model.stats.drafted > 0

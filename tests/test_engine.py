@@ -20,6 +20,7 @@ import pymtp
 from jobs import Ready
 from pymtp.acceptance.interface import Verdict, Verified
 from pymtp.binding.arrays import Logits
+from pymtp.binding.library import lib
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.pick import DraftLength
 from pymtp.engine.context import ContextParams
@@ -408,10 +409,10 @@ def test_ubatches_are_at_least_large_enough_for_a_round_of_all_sequences(family:
 
 def test_one_context_hosts_trunk_and_heads(family: tuple[object, int]) -> None:
     model, _ = family
-    before = pymtp.n_contexts()
+    before = lib.pymtp_n_contexts()
     with Session(model, PARAMS, n_draft_max=K):
-        assert pymtp.n_contexts() == before + 1
-    assert pymtp.n_contexts() == before
+        assert lib.pymtp_n_contexts() == before + 1
+    assert lib.pymtp_n_contexts() == before
 
 
 def test_there_is_one_trunk_pass_per_prompt_ubatch_and_round(family: tuple[object, int]) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from machine import needs_exact_texts
 from pymtp import Chunk, Model, SamplingParams
+from pymtp.binding.library import lib
 from pymtp.errors import ContextFull, InvalidParameter
 
 pytestmark = [pytest.mark.model, needs_exact_texts]
@@ -305,13 +306,11 @@ def test_bad_requests_are_refused(load: Callable[..., Model]) -> None:
 
 
 def test_closing_frees_the_context(embedded_model: Path) -> None:
-    from pymtp import n_contexts
-
-    before = n_contexts()
+    before = lib.pymtp_n_contexts()
     with Model(embedded_model) as model:
-        assert n_contexts() == before + 1
+        assert lib.pymtp_n_contexts() == before + 1
         assert model.session.mtp_memory == "shared"
-    assert n_contexts() == before
+    assert lib.pymtp_n_contexts() == before
     model.close()
     with pytest.raises(ValueError, match="closed"):
         model.generate("x")

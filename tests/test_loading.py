@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pymtp import Model, ModelError, n_contexts
+from pymtp import Model, ModelError
+from pymtp.binding.library import lib
 from terminal import Terminal
 
 pytestmark = pytest.mark.model
@@ -29,7 +30,7 @@ def test_an_exception_of_the_callback_ends_loading(error: BaseException) -> None
     with pytest.raises(type(error)) as caught:
         Model(on_load=refuse)
     assert caught.value is error
-    assert n_contexts() == 0
+    assert lib.pymtp_n_contexts() == 0
 
 
 def test_a_terminal_shows_progress_and_then_clears_it() -> None:

@@ -33,6 +33,7 @@ from pymtp import (
     Stats,
 )
 from pymtp.binding.arrays import Logits
+from pymtp.binding.library import lib
 from pymtp.engine.context import KV_TYPES, ContextParams
 from pymtp.engine.session import Chunk, Session
 from pymtp.gguf.facts import model_facts
@@ -175,10 +176,10 @@ def test_a_cache_of_experts_changes_no_text(
 
 
 def test_a_cache_of_experts_without_experts_here_is_refused(endpoints: list[str], tiny: Path) -> None:
-    before = pymtp.n_contexts()
+    before = lib.pymtp_n_contexts()
     with pytest.raises(PymtpError, match=r"^moe_cache_mib \(--moe-cache-mib\) is of no use here: no layer has all of"):
         Model(tiny, rpc=endpoints[:1], moe_cache_mib=1)
-    assert pymtp.n_contexts() == before
+    assert lib.pymtp_n_contexts() == before
 
 
 def test_an_assistant_stays_here(endpoints: list[str], tmp_path: Path) -> None:

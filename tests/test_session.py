@@ -149,7 +149,7 @@ def test_candidates_are_the_highest_logits_in_order(nano: object, n_reduced: int
         session.decode([Chunk(range(100, 140), 0, 0, feed=True), Chunk(range(200, 210), 0, 1, feed=True)])
         check_candidates(*session.candidates(12), session.logits)
         session.draft(0, K, [Chunk([5], 40, 0), Chunk([6], 10, 1)])
-        check_candidates(*session.draft_candidates(12), session.draft_logits)
+        check_candidates(*session.candidates(12, of_draft=True), session.draft_logits)
         session.decode([Chunk([5, 6, 7], 40, 0, "all"), Chunk([6, 7, 8], 10, 1, "all")])
         before = session.counters.n_output_bytes
         ids, values = session.candidates(12)
@@ -183,7 +183,7 @@ def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: obj
         np.testing.assert_allclose(session.draft_logits[0, tokens], full[0, tokens], atol=1e-4)
         assert np.isneginf(np.delete(session.draft_logits[0], tokens)).all()
         best = int(tokens[full[0, tokens].argmax()])
-        assert session.draft_candidates(1)[0][0, 0] == best
+        assert session.candidates(1, of_draft=True)[0][0, 0] == best
         assert session.draft_tokens([Chunk([5], 40)], 1)[0] == [[best]]
         session.ban_tokens([best])
         assert session.draft_tokens([Chunk([5], 40)], 1)[0][0][0] not in (best, *np.delete(np.arange(8192), tokens))

@@ -226,18 +226,11 @@ class Session(DraftLimits, Snapshots):
         check(lib.pymtp_session_reduce(self._handle.native, n_max, also_on_host))
         self.n_reduced = n_max
 
-    def candidates(self, n: int) -> tuple[Tokens, Logits]:
-        """The `n` highest logits of each row of the last `decode`, highest first: ids and values, (rows, n) each.
+    def candidates(self, n: int, *, of_draft: bool = False) -> tuple[Tokens, Logits]:
+        """The `n` highest logits of each row of the last `decode` or `draft`, highest first: ids and values, (rows, n).
 
         Cheaper than `logits` where a device holds these and `reduce_logits` was asked for as many.
         """
-        return self._candidates(n, of_draft=False)
-
-    def draft_candidates(self, n: int) -> tuple[Tokens, Logits]:
-        """The `n` highest logits of each row of the last `draft`. See `candidates`."""
-        return self._candidates(n, of_draft=True)
-
-    def _candidates(self, n: int, *, of_draft: bool) -> tuple[Tokens, Logits]:
         import numpy as np
 
         n_rows, n_columns = _shape(self._handle, of_draft=of_draft)
@@ -370,8 +363,3 @@ def _shape(handle: SessionHandle, *, of_draft: bool) -> tuple[int, int]:
     n_columns = ffi.new("int32_t *")
     n_rows = lib.pymtp_session_n_logits(handle.native, of_draft, n_columns)
     return max(n_rows, 0), n_columns[0]
-
-
-def n_contexts() -> int:
-    """llama_contexts that sessions of this process hold at present."""
-    return int(lib.pymtp_n_contexts())
