@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import io
 import random
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pymtp_cli.chat import files
 from pymtp_cli.chat.markdown import MarkdownView, split_first
 from pymtp_cli.chat.reader import unquoted
-from pymtp_cli.chat.screen import WordWrapper
-from rich.cells import cell_len
 from rich.console import Console
 from rich.markdown import Markdown
 
@@ -51,45 +46,6 @@ def pieces_of(text: str, seed: int) -> list[str]:
         pieces.append(text[:n])
         text = text[n:]
     return pieces
-
-
-def wrapped(pieces: list[str], columns: int) -> str:
-    wrapper = WordWrapper()
-    parts = [part for piece in pieces for part in wrapper.push(piece, "", columns)]
-    return "".join(text for text, _ in [*parts, *wrapper.flush(columns)])
-
-
-@given(st.text("ab \n\u65e5", max_size=200), st.integers(6, 30), st.integers(0, 9))
-def test_words_are_never_broken_and_nothing_is_lost(text: str, columns: int, seed: int) -> None:
-    found = wrapped(pieces_of(text, seed), columns)
-    assert found.split() == text.split()
-    assert found.count("\n") >= text.count("\n")
-    for line in found.split("\n"):
-        for word in re.finditer(r"\S+", line):
-            column, width = cell_len(line[: word.start()]) % columns, cell_len(word[0])
-            # indentation stays, also where the word after it does not fit
-            is_indented = not line[: word.start()].strip()
-            assert column + width <= columns or width > columns - 1 or is_indented
-
-
-def test_lines_are_as_textwrap_would_break_them() -> None:
-    import textwrap
-
-    text = TEXT.split("\n\n")[1].replace("\n", " ")
-    for columns in (20, 33, 60):
-        assert wrapped(pieces_of(text, 1), columns) == textwrap.fill(text, columns - 1, break_on_hyphens=False)
-
-
-def test_indentation_and_words_beyond_a_line_stay() -> None:
-    code = "def f():\n    return 1\n\n\tx = 2\n"
-    assert wrapped(list(code), 40) == code
-    assert wrapped(["a" * 50 + " b"], 20) == "a" * 50 + " b"
-
-
-def test_a_word_keeps_the_styles_of_its_parts() -> None:
-    wrapper = WordWrapper()
-    assert wrapper.push("re", "", 80) == []
-    assert wrapper.push("verse ", "green", 80) == [("", ""), ("re", ""), ("verse", "green")]
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,12 @@
 Owns escape sequences and widths. Knows text; nothing about models or commands.
 """
 
-import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from rich.cells import cell_len
 
 from pymtp import Answer
 
@@ -33,10 +30,6 @@ CUT = {
 _CUT_IN_LINE = {"length": " (-n)", "blocked": " (no more is allowed)", None: " (interrupted)"}
 
 
-Styled = tuple[str, str]
-"""A text, and the escape sequence that its style begins with; "": none."""
-
-
 @dataclass
 class Display:
     """What people may choose about how answers are shown: see /set."""
@@ -52,7 +45,7 @@ class Display:
 class Screen:
     """Writes answers piece by piece, and notes and tables.
 
-    Only terminals get escape sequences and wrapped lines, and no escape sequences at all with NO_COLOR or TERM=dumb.
+    Only terminals get escape sequences and wrapped notes, and no escape sequences at all with NO_COLOR or TERM=dumb.
     """
 
     def __init__(self, output: Output, display: Display | None = None) -> None:
@@ -65,7 +58,6 @@ class Screen:
         self._last = "\n"  # on stdout
         self._apart = Writer(output)  # where stdout is not a terminal: it gets the answer alone, as from `pymtp run`
         self._is_after_thinking = False
-        self._wrapper = WordWrapper()
         self._markdown: MarkdownView | None = None
 
     @property
@@ -98,16 +90,13 @@ class Screen:
         self.part(Part(text.strip(), is_thinking=True))
 
     def end_answer(self) -> None:
-        """Show what was held back, and start a new line unless the last piece ended one."""
+        """Show Markdown that was held back, and start a new line unless the last piece ended one."""
         if self._markdown is not None:
             self._markdown.close()
             self._markdown, self._last = None, "\n"
-        if self._is_terminal:
-            self._show(self._wrapper.flush(self.columns))
         self._apart.end_thinking()
         if self._last != "\n":
             self._write("\n")
-        self._wrapper = WordWrapper()
 
     def _write_apart(self, part: Part) -> None:
         if self._is_after_thinking and not part.is_thinking:
@@ -128,11 +117,8 @@ class Screen:
         self._markdown.push(text)
 
     def _show_text(self, text: str, style: str) -> None:
-        self._show(self._wrapper.push(harmless(text), style, self.columns))
-
-    def _show(self, parts: Iterable[tuple[str, str]]) -> None:
-        pieces = (f"{style}{text}{END[style]}" if style and self._styles_answers else text for text, style in parts)
-        self._write("".join(pieces))
+        text = harmless(text)
+        self._write(f"{style}{text}{END[style]}" if style and self._styles_answers else text)
 
     def _write(self, text: str) -> None:
         if text:
@@ -179,51 +165,3 @@ def status_line(answer: Answer, columns: int) -> str:
         parts.pop()
         line = ", ".join(parts)
     return f"[{line}]"
-
-
-class WordWrapper:
-    """Breaks lines at spaces. Indentation, tabs and words longer than a line stay as they are."""
-
-    def __init__(self) -> None:
-        self._column = 0
-        self._space = ""  # between the line so far and the word
-        self._word: list[Styled] = []
-
-    def push(self, text: str, style: str, columns: int) -> list[Styled]:
-        """Return what is certain after `text`, for a terminal that is `columns` wide."""
-        ready: list[Styled] = []
-        for piece in re.findall(r"\s|\S+", text):
-            if not piece.isspace():
-                self._word.append((piece, style))
-                continue
-            ready += self._take_word(columns)
-            if piece == "\n":
-                ready.append(("\n", ""))  # spaces at the end of a line are dropped
-                self._column, self._space = 0, ""
-            else:
-                self._space += piece
-        return ready
-
-    def flush(self, columns: int) -> list[Styled]:
-        """Return what was held back: nothing follows it for now."""
-        ready = [*self._take_word(columns), (self._space, "")]
-        self._column, self._space = self._column + cell_len(self._space), ""
-        return ready
-
-    def _take_word(self, columns: int) -> list[Styled]:
-        if not self._word:
-            return []
-        word, self._word = self._word, []
-        n_cells = cell_len("".join(piece for piece, _ in word))
-        n_before = self._column + cell_len(self._space.expandtabs(8))
-        space, self._space = self._space, ""
-        if self._column and n_before + n_cells >= columns and space:
-            self._column = _end(n_cells, columns)
-            return [("\n", ""), *word]
-        self._column = _end(n_before + n_cells, columns)
-        return [(space, ""), *word]
-
-
-def _end(n_cells: int, columns: int) -> int:
-    """The column after `n_cells`, which the terminal breaks where they fill lines; a full line has not ended yet."""
-    return (n_cells - 1) % max(columns, 1) + 1
