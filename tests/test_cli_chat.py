@@ -488,22 +488,6 @@ def test_several_lines_can_be_typed_and_pasted(cleared: Terminal) -> None:
     assert saved_message(cleared) == "one\ntwo\nthree\nfour\nfive"
 
 
-def test_a_message_is_changed_where_it_was_typed(cleared: Terminal) -> None:
-    say(cleared, "Hello")
-    say(cleared, "Tell me about the sea.")
-    at = len(cleared.seen)
-    say(cleared, "/edit 1")
-    end = cleared.wait_for("Hello", after=cleared.wait_for("edit> ", after=at))
-    assert "edit> Hello" in shown(cleared.seen[at:end])
-    cleared.press("\x03")
-    cleared.wait_for(PROMPT, after=cleared.wait_for("nothing is changed", after=at))
-    assert "2 turns" in say(cleared, "/show")
-    say(cleared, "/edit 1")
-    say(cleared, " again")
-    assert saved_message(cleared) == "Hello again"
-    assert re.search(r"turns +1 turn\r", shown(say(cleared, "/show")))
-
-
 def test_wide_and_combining_characters_are_sent_as_typed(cleared: Terminal) -> None:
     say(cleared, "日本語x\x7f e\u0301 \U0001f469\u200d\U0001f680 ende")
     assert saved_message(cleared) == "日本語 e\u0301 \U0001f469\u200d\U0001f680 ende"

@@ -89,18 +89,15 @@ def _regenerate(chat: Chat, typed: str) -> Start:
     return chat.regenerated(turn)
 
 
-def _edit(chat: Chat, typed: str) -> Start | None:
+def _edit(chat: Chat, typed: str) -> Start:
     number, _, text = typed.partition(" ")
     if not number.isdecimal():
         number, text = "", typed
     turn = _turn(chat, number, "edit")
-    if not text.strip() and not chat.can_edit:
+    if not text.strip():
         raise Refused("/edit needs the new message here: /edit [N] MESSAGE")
     _note_turns_after(chat, turn)
-    if text.strip():
-        return chat.message(unquoted(text.strip()), turn)
-    chat.edited = turn
-    return None
+    return chat.message(unquoted(text.strip()), turn)
 
 
 def _turn(chat: Chat, typed: str, command: str) -> int:
@@ -368,7 +365,7 @@ COMMANDS: dict[str, Command] = {
     "clear": Command("", "start a new conversation", _clear),
     "regen": Command("[N]", "answer the last message again, or message N", _regenerate),
     "edit": Command(
-        "[N] [TEXT]", "change the last message, or message N, and answer it; drops the turns after it", _edit
+        "[N] TEXT", "change the last message, or message N, and answer it; drops the turns after it", _edit
     ),
     "undo": Command("", "drop attached files, else the last message and its answer", _undo),
     "system": Command("[TEXT]", "show or change the system prompt; none removes it", _system),

@@ -53,14 +53,11 @@ class PipeReader:
     Empty lines are skipped. `asks`: somebody types, at a terminal that can do no more than show lines.
     """
 
-    can_edit = False
-    """Whether `read` can offer a text to be changed."""
-
     def __init__(self, stream: IO[bytes], *, asks: bool = False) -> None:
         self._stream = stream
         self.is_interactive = asks
 
-    def read(self, offered: str | None = None) -> str:
+    def read(self) -> str:
         """The next line that is not empty. Raises EOFError and CommandError."""
         while True:
             if self.is_interactive:
@@ -91,7 +88,6 @@ class TerminalReader:
     """A prompt with history across runs. Enter sends, Alt-Enter or a backslash before Enter starts a new line."""
 
     is_interactive = True
-    can_edit = True
 
     def __init__(self, completions: Completions, stream: Any, *, keeps_history: bool) -> None:
         # asking a terminal for its cursor position takes a second if it does not answer, and is not needed here
@@ -99,25 +95,20 @@ class TerminalReader:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.output import create_output
 
-        self._is_offering = False
         self._session = PromptSession[str](
             prompt_continuation="  ",
             multiline=True,
             history=_history() if keeps_history else None,
             completer=_completer(completions),
             complete_while_typing=False,
-            key_bindings=_keys(lambda: self._is_offering),
+            key_bindings=_keys(),
             output=create_output(stdout=stream),
         )
 
-    def read(self, offered: str | None = None) -> str:
-        """The next message that is not empty. Raises EOFError, and KeyboardInterrupt for Ctrl-C on an empty line.
-
-        `offered`: a text to be changed; Ctrl-C is KeyboardInterrupt then, whatever the line has.
-        """
-        self._is_offering = offered is not None
+    def read(self) -> str:
+        """The next message that is not empty. Raises EOFError, and KeyboardInterrupt for Ctrl-C on an empty line."""
         while True:
-            if text := self._session.prompt("edit> " if self._is_offering else "> ", default=offered or "").strip():
+            if text := self._session.prompt("> ").strip():
                 return text
 
     @contextmanager
@@ -143,8 +134,7 @@ class TerminalReader:
 Reader = PipeReader | TerminalReader
 
 
-def _keys(is_offering: Callable[[], bool]) -> "KeyBindings":
-    """The keys. `is_offering`: whether the line began with a text that was offered."""
+def _keys() -> "KeyBindings":
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
     keys = KeyBindings()
@@ -167,7 +157,7 @@ def _keys(is_offering: Callable[[], bool]) -> "KeyBindings":
 
     @keys.add("c-c")
     def _(event: KeyPressEvent) -> None:
-        if event.current_buffer.text and not is_offering():
+        if event.current_buffer.text:
             event.current_buffer.reset()
         else:
             event.app.exit(exception=KeyboardInterrupt)

@@ -22,7 +22,6 @@ class Repl:
     def __init__(self, chat: Chat, reader: Reader, *, first: str | None = None, saves: bool = False) -> None:
         self._chat = chat
         self._reader = reader
-        chat.can_edit = reader.can_edit
         self._saves = saves and reader.is_interactive
         self._has_failed = False  # whether a command could not be run
         self._quits_next = False  # whether the next Ctrl-C quits
@@ -40,36 +39,25 @@ class Repl:
             self._chat.screen.note(f"{name}, {model.session.n_ctx} tokens of context; /help lists the commands")
         while True:
             try:
-                text = self._first or self._read()
+                text = self._first or self._reader.read()
                 self._first = None
                 self._quits_next = False
                 self._handle(text)
             except EOFError:
                 return int(self._has_failed and not self._reader.is_interactive)
             except KeyboardInterrupt:
-                if self._chat.edited is not None:
-                    self._chat.edited = None
-                    self._chat.screen.note("nothing is changed")
-                    continue
                 if self._quits_next or not self._reader.is_interactive:
                     return INTERRUPTED
                 self._quits_next = True
                 self._chat.screen.note("press Ctrl-C again, or Ctrl-D, to quit")
 
-    def _read(self) -> str:
-        if self._chat.edited is None:
-            return self._reader.read()
-        old = self._chat.conversation.messages[2 * self._chat.edited]["content"]
-        return self._reader.read(f"/{old}" if old.startswith("/") else old)
-
     def _handle(self, text: str) -> None:
-        turn, self._chat.edited = self._chat.edited, None
         had_attached = bool(self._chat.attached or self._chat.images)
         try:
             if text.startswith("/") and not text.startswith("//"):
                 start = commands.execute(text[1:], self._chat)
             else:
-                start = self._chat.message(unquoted(text.removeprefix("/") if text.startswith("//") else text), turn)
+                start = self._chat.message(unquoted(text.removeprefix("/") if text.startswith("//") else text))
             if start is not None:
                 self._show(start)
         except PymtpError as error:

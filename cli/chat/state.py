@@ -25,14 +25,10 @@ class Chat:
     screen: Screen
     open_model: Callable[[str], tuple[Model, GenerationParams]]
     """Loads the model at a path; returns it with the parameters for it. Raises PymtpError."""
-    can_edit: bool = False
-    """Whether a message can be put where people type, to be changed."""
     attached: list[str] = field(default_factory=list)
     """Texts to send with the next message."""
     images: list[Image] = field(default_factory=list)
     """Images to send with the next message."""
-    edited: int | None = None
-    """The turn, from 0, whose message the next one replaces."""
     last_answer: Answer | None = None
     stats: Stats = field(default_factory=Stats)
     """Sum of all answers of the model."""
