@@ -117,9 +117,9 @@ def _show(results: Results, output: Output, own: Values, earlier: Earlier | None
         for note in results.notes:
             print_stderr(f"pymtp: {note}")
     if own.error_form != "none":
-        print_stderr(write(own.error_form, found, notes=results.notes, wide=own.wide).rstrip("\n"))
+        print_stderr(write(own.error_form, found, notes=results.notes).rstrip("\n"))
     if own.form != "none":
-        output.write(write(own.form, found, notes=results.notes, wide=own.wide))
+        output.write(write(own.form, found, notes=results.notes))
     if earlier is not None:
         text = comparison(found, earlier)
         output.write(f"\n{text}") if own.form == "md" else print_stderr(text.rstrip("\n"))

@@ -393,7 +393,6 @@ TABLE: dict[str, list[Flag]] = {
                "Output format on stdout.", default="md"),
         _bench("error_form", "-oe --output-err FORMAT", OneOf(FORMATS),
                "Also print the results on stderr, in this format.", default="none"),
-        _bench("wide", "--wide", help="With md: all columns in one table, wider than a screen."),
         _bench("compare", "--compare FILE", Path, "Compare with an earlier run, written by -o json, jsonl or csv."),
         _bench("submit", "--submit FILE", Path, "Write an anonymous record, for a speed report. Nothing is sent."),
         _bench("progress", "--progress/--no-progress", kind=bool | None,

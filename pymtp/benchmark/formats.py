@@ -24,10 +24,10 @@ TABLE = "pymtp_bench"
 _NAMES = tuple(field.name for field in fields(Row))
 
 
-def write(form: str, rows: Sequence[Row], *, notes: Sequence[str] = (), wide: bool = False) -> str:
-    """The rows in one of FORMATS. `notes` and `wide` apply to "md" only."""
+def write(form: str, rows: Sequence[Row], *, notes: Sequence[str] = ()) -> str:
+    """The rows in one of FORMATS. `notes` apply to "md" only."""
     if form == "md":
-        return markdown_report(rows, notes=notes, wide=wide)
+        return markdown_report(rows, notes=notes)
     return _WRITERS[form](rows)
 
 

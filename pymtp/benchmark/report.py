@@ -8,7 +8,7 @@ from typing import Any
 
 from pymtp.benchmark.experiment import Variant
 from pymtp.benchmark.rows import ALL, OF_VARIANT, Row
-from pymtp.benchmark.tables import columns, fill, markdown, narrow
+from pymtp.benchmark.tables import columns, fill, narrow
 
 _N_POSITIONS = 4
 
@@ -27,7 +27,6 @@ _MODEL = columns(
     *("threads=n_threads:d", "ngl=n_gpu_layers:d", "fa=flash_attn", "ctk=type_k", "ctv=type_v", "b=n_batch:d"),
     *("ub=n_ubatch:d", "parallel=n_parallel:d", "draft vocab=draft_vocab:d"),
 )
-_MEMORY = columns("memory=memory:s", "without MTP=memory_without:s")
 
 _NOT_VALID = "Drafts were accepted at random and prompts are random tokens: the text is not valid model output."
 _EXPLAINED = (
@@ -40,17 +39,13 @@ _EXPLAINED = (
 _MEMORY_EXPLAINED = "weights and K/V from the shapes in the GGUF, compute buffers as the session reports them"
 
 
-def markdown_report(rows: Sequence[Row], *, notes: Sequence[str] = (), wide: bool = False) -> str:
-    """A report on `rows`, at least one; at most 100 columns wide unless `wide`."""
+def markdown_report(rows: Sequence[Row], *, notes: Sequence[str] = ()) -> str:
+    """A report on `rows`, at least one; at most 100 columns wide."""
     parts = [] if all(row.is_valid_text for row in rows) else [fill(_NOT_VALID)]
-    if wide:
-        columns = [*_MODEL, *_TEST, *_TEXT, *_VARIED, *_SPEED, *_DRAFTS, *_ROUND, *_PROMPT, *_MEMORY]
-        parts.append(markdown(columns, [_cells(row, len(row.acceptance_per_position)) for row in rows]))
-    else:
-        groups = {variant_key(row): [one for one in rows if variant_key(one) == variant_key(row)] for row in rows}
-        for group in groups.values():
-            parts += _group(group)
-    if len({variant_key(row) for row in rows}) > 1 and not wide:
+    groups = {variant_key(row): [one for one in rows if variant_key(one) == variant_key(row)] for row in rows}
+    for group in groups.values():
+        parts += _group(group)
+    if len(groups) > 1:
         parts += _side_by_side(rows)
     first, hashes = rows[0], dict.fromkeys(f"{row.model_filename} sha256 {row.model_sha256}" for row in rows)
     machine = fill(f"{first.cpu_info}{first.gpu_info and ', '}{first.gpu_info}. {first.pin}.")
@@ -62,9 +57,9 @@ def _group(rows: Sequence[Row]) -> list[str]:
     """The tables of one variant."""
     varied = [column for column in _VARIED if _varies(rows, column[1])]
     overall = in_all(rows)
-    first = [_cells(row, _N_POSITIONS) for row in overall]
+    first = [_cells(row) for row in overall]
     parts = [fill(_subject(rows[0])), *narrow([*_TEST, *varied], [[*_SPEED, *_DRAFTS], _ROUND, _PROMPT], first)]
-    if by_text := [_cells(row, _N_POSITIONS) for row in rows if row not in overall]:
+    if by_text := [_cells(row) for row in rows if row not in overall]:
         parts += ["By kind of text:", *narrow([*_TEST, *_TEXT, *varied], [[*_SPEED, *_DRAFTS[:2]]], by_text)]
     return [*parts, *_memory(rows[0])]
 
@@ -80,7 +75,7 @@ def _side_by_side(rows: Sequence[Row]) -> list[str]:
     columns = [
         column for column in [*_MODEL, *_TEST, *_VARIED] if len({str(getattr(row, column[1], "")) for row in rows}) > 1
     ]
-    cells = [_cells(row, _N_POSITIONS) for row in in_all(rows)]
+    cells = [_cells(row) for row in in_all(rows)]
     return ["All of them:", *narrow([*columns, ("K", "k", "s")], [_SPEED], cells)]
 
 
@@ -97,7 +92,7 @@ def _varies(rows: Sequence[Row], name: str) -> bool:
     return len({getattr(row, name) for row in rows if row.draft_max or name == "temperature"}) > 1
 
 
-def _cells(row: Row, n_positions: int) -> dict[str, Any]:
+def _cells(row: Row) -> dict[str, Any]:
     rates = [f"{rate:.2f}" for rate in row.acceptance_per_position]
     is_both = bool(row.n_prompt and row.n_gen)  # the speed of a prompt alone is the row's own
     return {
@@ -107,14 +102,12 @@ def _cells(row: Row, n_positions: int) -> dict[str, Any]:
         "accept": row.accept if row.draft_max else None,
         "speed": f"{row.avg_ts:.1f}" + (f" ± {row.stddev_ts:.1f}" if row.n_samples > 1 else ""),
         "speedup_text": gain_text(row),
-        "positions": " ".join(rates[:n_positions] + ["…"] * (len(rates) > n_positions)) or None,
+        "positions": " ".join(rates[:_N_POSITIONS] + ["…"] * (len(rates) > _N_POSITIONS)) or None,
         "prompt_ts": row.prompt_ts if is_both else None,
         "prompt_ts_without_mtp": row.prompt_ts_without_mtp if is_both else None,
         "cost_text": _cost(row) if is_both else None,
         "size": _mib(row.model_size),
         "params": _count(row.model_n_params),
-        "memory": _mib(row.memory_bytes),
-        "memory_without": _mib(row.memory_without_mtp_bytes),
     }
 
 
