@@ -34,7 +34,6 @@ class Counters(NamedTuple):
 
     n_trunk_passes: int
     n_head_passes: int
-    """Trunk passes that only decode accepted rows again, where a memory cannot drop drafts."""
     n_trunk_builds: int
     n_head_builds: int
     n_output_bytes: int

@@ -143,12 +143,8 @@ class Sampler:
         """How many of a row's highest logits the chain needs, now and for a while; 0: all of them."""
         return self._counts()[0]
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How often the chain was applied to candidates, and how often to the whole vocabulary."""
-        return self._counts()[1:]
-
     def _counts(self) -> tuple[int, int, int]:
+        """`n_candidates`, and how often the chain was applied to candidates, and how often to the whole vocabulary."""
         candidates, pruned, full = ffi.new("int32_t *"), ffi.new("int64_t *"), ffi.new("int64_t *")
         check(lib.pymtp_sampler_counts(self._native, candidates, pruned, full))
         return candidates[0], pruned[0], full[0]
