@@ -17,7 +17,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import pymtp
 from pymtp.benchmark import Experiment, Results, Row, Variant, measure, rows
-from pymtp.benchmark.compare import Earlier, comparison, read_earlier
 from pymtp.benchmark.experiment import Workload, make_arms
 from pymtp.benchmark.formats import check_folder, submit, write
 from pymtp.benchmark.measure import Step
@@ -52,13 +51,12 @@ def bench(own: Values) -> None:
         progress = sys.stderr is not None and sys.stderr.isatty()
     if progress:
         note_embedded(own.model or own.hf or next(iter(own.model_file), None))
-    earlier = read_earlier(own.compare) if own.compare else None
     results = Results()
     try:
         stopped = _measure(experiment, texts, results, is_shown=progress)
     finally:
         # also after a run that fails halfway
-        _show(results, output, own, earlier)
+        _show(results, output, own)
     if stopped:
         raise typer.Exit(130)
 
@@ -109,7 +107,7 @@ def _measure(experiment: Experiment, texts: Any, results: Results, *, is_shown: 
     return False
 
 
-def _show(results: Results, output: Output, own: Values, earlier: Earlier | None) -> None:
+def _show(results: Results, output: Output, own: Values) -> None:
     found = rows(results)
     if not found:
         return
@@ -120,9 +118,6 @@ def _show(results: Results, output: Output, own: Values, earlier: Earlier | None
         print_stderr(write(own.error_form, found, notes=results.notes).rstrip("\n"))
     if own.form != "none":
         output.write(write(own.form, found, notes=results.notes))
-    if earlier is not None:
-        text = comparison(found, earlier)
-        output.write(f"\n{text}") if own.form == "md" else print_stderr(text.rstrip("\n"))
     if own.submit:
         submit(own.submit, found)
 

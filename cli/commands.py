@@ -72,7 +72,6 @@ COMMANDS = {
     pymtp bench -m a.gguf,b.gguf -p 512-4096*2 -n 128 -t 4,8 -o csv > bench.csv
     pymtp bench model.gguf --temp 0,1 --prompts mine.jsonl
     pymtp bench model.gguf --synthetic 0.5,0.8 --draft-max 1-8 -p 0
-    pymtp bench model.gguf --compare bench.csv
     """,
     "doctor": """Print a report on this machine to paste, and check what its devices compute.
 

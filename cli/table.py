@@ -393,7 +393,6 @@ TABLE: dict[str, list[Flag]] = {
                "Output format on stdout.", default="md"),
         _bench("error_form", "-oe --output-err FORMAT", OneOf(FORMATS),
                "Also print the results on stderr, in this format.", default="none"),
-        _bench("compare", "--compare FILE", Path, "Compare with an earlier run, written by -o json, jsonl or csv."),
         _bench("submit", "--submit FILE", Path, "Write an anonymous record, for a speed report. Nothing is sent."),
         _bench("progress", "--progress/--no-progress", kind=bool | None,
                help="Show on stderr what is being measured, and each test when it is done.  [default: at a terminal]"),
@@ -407,7 +406,7 @@ TABLE: dict[str, list[Flag]] = {
 BASIC = {
     "model_file", "hf", "n_gpu_layers", "n_threads", "n_ctx", "temperature", "seed", "prompt_text", "prompt_file",
     "system", "max_tokens", "quiet", "as_json", "color", "draft", "draft_model", "draft_max", "n_prompt", "n_gen",
-    "n_repeat", "prompts", "form", "compare", "resume", "host", "port", "n_slots", "aliases",
+    "n_repeat", "prompts", "form", "resume", "host", "port", "n_slots", "aliases",
     "api_keys", "output", "type", "help",
 }
 # fmt: on

@@ -11,13 +11,11 @@ import threading
 from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import pytest
 
 from pymtp.benchmark import Row, Variant, measure, rows
-from pymtp.benchmark.compare import comparison, read_earlier
 from pymtp.benchmark.experiment import Arm, Experiment, Results, Sample, Subject, Trial, Workload, make_arms, trials
 from pymtp.benchmark.formats import TABLE, write
 from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_answers, read_texts, synthetic
@@ -340,29 +338,6 @@ def test_a_report_ends_with_what_to_do(results: Results) -> None:
         replace(results.samples[-1], trial=Trial(0, 9))
     )  # nor has one of two samples, if it was stopped
     assert "1.20 (" not in write("md", rows(results))
-
-
-@pytest.mark.parametrize(
-    ("speeds", "remark"),
-    [
-        ((100, 110), ""),
-        ((100, 101, 99, 103, 104, 102), "noise"),  # beyond two standard errors, but there are only three of each
-        ((100, 101, 99, 114, 115, 113), "faster"),
-        ((114, 115, 113, 100, 101, 99), "slower"),
-    ],
-)
-def test_a_difference_that_few_measurements_cannot_show_is_noise(
-    results: Results, tmp_path: Path, speeds: tuple[float, ...], remark: str
-) -> None:
-    def row_of(part: tuple[float, ...]) -> Row:
-        spread = stdev(part) if len(part) > 1 else 0.0
-        return replace(rows(results)[0], avg_ts=fmean(part), stddev_ts=spread, n_samples=len(part))
-
-    n = len(speeds) // 2
-    (tmp_path / "earlier").write_text(write("json", [row_of(speeds[:n])]))
-    table = comparison([row_of(speeds[n:])], read_earlier(tmp_path / "earlier"))
-    [line] = [line for line in table.splitlines() if line.startswith("| tg12")]
-    assert line.split("|")[-2].strip() == remark
 
 
 def test_several_models_are_judged_one_by_one_and_shown_side_by_side(results: Results) -> None:

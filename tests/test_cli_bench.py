@@ -274,37 +274,6 @@ def test_a_run_that_fails_halfway_shows_what_it_has(embedded_model: Path, tmp_pa
     assert "step77" in result.stderr and result.stderr.count("\n") == 1
 
 
-@model
-@pytest.mark.parametrize("form", ["jsonl", *(pytest.param(form, marks=pytest.mark.slow) for form in ("json", "csv"))])
-def test_a_run_is_compared_with_an_earlier_one(prompts: Path, tmp_path: Path, form: str) -> None:
-    given = [*SHORT, "--prompts", prompts, "--draft-max", "1"]
-    earlier = tmp_path / "earlier"
-    earlier.write_text(bench(*given, "-o", form).stdout)
-    shown = bench(*given, "--compare", earlier).stdout
-    table = shown.partition("Compared with the earlier run:")[2]
-    lines = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("|")][2:]
-    found = [[cell.strip() for cell in line] for line in lines]
-    assert [(line[0], line[1], line[2]) for line in found if line[0] == "pp16"] == [
-        ("pp16", "", "0"),
-        ("pp16", "", "1"),
-    ]
-    assert len(found) == 2 + 3 * 2
-    for *_, before, now, change, remark in found:
-        assert float(change.rstrip("%")) == pytest.approx(100 * (float(now) / float(before) - 1), abs=0.6)
-        assert remark in ("noise", "faster", "slower")
-    assert "Not the same" not in shown
-    other = bench("-p", "8", "-n", "0", "-r", "1", "-t", "1", "--compare", earlier).stdout
-    assert "no row has the same model, settings and test" in other
-
-
-@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "[1]", "{}", "[" * 99999])
-def test_what_holds_no_results_cannot_be_compared_with(tmp_path: Path, text: str) -> None:
-    (tmp_path / "earlier").write_text(text)
-    result = bench("--compare", tmp_path / "earlier")
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-    assert "holds no results; name a file that -o json, jsonl or csv has written" in result.stderr
-
-
 # --- as a process ---
 
 

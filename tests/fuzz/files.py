@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pymtp import PymtpError
-from pymtp.benchmark.compare import read_earlier
 from pymtp.benchmark.prompts import read_answers, read_texts
 from pymtp.drafting.draft_vocab import parse_draft_vocab
 from pymtp.engine import snapshot
@@ -20,8 +19,6 @@ from .fuzzer import Fuzzer, damaged, damaged_json, damaged_text
 _CHAT = {"format": "pymtp chat", "system": None, "messages": [{"role": "user", "content": "Hi"}]}
 _PROMPT = {"category": "a", "prompt": "b", "answer": "c"}
 _MESSAGES = {"category": "a", "messages": [{"role": "user", "content": "Hi"}], "answer": "c"}
-_ROW = {"model_filename": "m", "n_threads": 1, "test": "tg4", "draft_max": 1, "avg_ts": 1.5, "stddev_ts": 0.1}
-_ROW |= {"n_samples": 3, "temperature": 0, "accept": "auto", "category": "a"}
 
 
 class Files(Fuzzer):
@@ -36,13 +33,12 @@ class Files(Fuzzer):
         self._path = folder / "file"
         os.mkfifo(folder / "fifo")
         self._odd = [Path("/dev/zero"), folder, folder / "nothing"]
-        self._records = ("chat", "earlier", "state")  # others may be pipes, and are waited for
+        self._records = ("chat", "state")  # others may be pipes, and are waited for
         self._readers: dict[str, tuple[Callable[[Path], Any], list[Any]]] = {
             "chat": (lambda path: chats.is_chat(path), [_CHAT]),
             "prompts": (read_texts, [_PROMPT, _MESSAGES]),
             "answers": (read_answers, [_PROMPT, _MESSAGES]),
             "draft vocabulary": (lambda path: parse_draft_vocab(path, 512), [[1, 2, 3], list(range(300))]),
-            "earlier": (read_earlier, [[_ROW], _ROW]),
             "state": (lambda path: snapshot.unpack(snapshot.read(path), engine="e", model="m"), [{"engine": "e"}]),
         }
 
