@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 import pymtp
 from pymtp.benchmark import Experiment, Results, Row, Variant, measure, rows
 from pymtp.benchmark.experiment import Workload, make_arms
-from pymtp.benchmark.formats import check_folder, submit, write
+from pymtp.benchmark.formats import write
 from pymtp.benchmark.measure import Step
 from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
 from pymtp.benchmark.report import gain_text, in_all
@@ -40,8 +40,6 @@ _VARIED = (
 def bench(own: Values) -> None:
     output = Output()
     prepare_library(own)
-    if own.submit:
-        check_folder(own.submit)
     texts, variants = _texts(own), _variants(own)
     arms = make_arms(own.draft_max, own.temperature, own.accept, own.synthetic or [None])
     experiment = Experiment(variants, _tests(own), arms, own.n_repeat, warms_up=not own.no_warmup)
@@ -65,8 +63,6 @@ def _texts(own: Values) -> Any:
     """The prompts. Raises BadParameter for flags that contradict each other."""
     if own.prompts and own.synthetic:
         raise typer.BadParameter("--synthetic makes its own prompts: leave out --prompts")
-    if own.synthetic and own.submit:
-        raise typer.BadParameter("with --synthetic nothing is a model's own: leave out --submit")
     if own.answers and (own.prompts or own.synthetic):
         raise typer.BadParameter("--answers has prompts of its own: leave out --prompts and --synthetic")
     if own.answers:
@@ -118,8 +114,6 @@ def _show(results: Results, output: Output, own: Values) -> None:
         print_stderr(write(own.error_form, found, notes=results.notes).rstrip("\n"))
     if own.form != "none":
         output.write(write(own.form, found, notes=results.notes))
-    if own.submit:
-        submit(own.submit, found)
 
 
 def _tests(own: Values) -> tuple[Workload, ...]:

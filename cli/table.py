@@ -393,7 +393,6 @@ TABLE: dict[str, list[Flag]] = {
                "Output format on stdout.", default="md"),
         _bench("error_form", "-oe --output-err FORMAT", OneOf(FORMATS),
                "Also print the results on stderr, in this format.", default="none"),
-        _bench("submit", "--submit FILE", Path, "Write an anonymous record, for a speed report. Nothing is sent."),
         _bench("progress", "--progress/--no-progress", kind=bool | None,
                help="Show on stderr what is being measured, and each test when it is done.  [default: at a terminal]"),
         _flag("verbose", "-v --verbose", help="Show llama.cpp's log and the engine's counters on stderr."),

@@ -1,8 +1,9 @@
-"""Writes docs/results.md from the records in bench/community, which `pymtp bench --submit` writes.
+"""Writes docs/results.md from the records in bench/community.
 
     python docs/write_results.py
 
-A record may have two keys more, from its speed report: `source`, where the model comes from, and `note`.
+A record has what a speed report has: `rows`, which `pymtp bench -o json` wrote, the `system` with its GPU's driver,
+`source`, where the model comes from, and maybe a `note`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pymtp.benchmark.formats import MACHINE, MEASURED
+from pymtp.benchmark.rows import ALL
 from pymtp.benchmark.tables import columns, markdown
 
 FILE = Path(__file__).with_name("results.md")
@@ -23,18 +24,28 @@ HEAD = """# Results of users
 
 <!-- written by docs/write_results.py from bench/community: `make docs` -->
 
-What `pymtp bench --submit` wrote on machines of users. *plain*: tokens per second without drafts; *speed-up*: that of
+What `pymtp bench` measured on machines of users. *plain*: tokens per second without drafts; *speed-up*: that of
 drafting by the draft length K, with 95 % intervals, losses in bold; *by position*: how often the first, second, ...
 draft was accepted, with the longest fixed K. To add a machine:
 
 ```sh
-pymtp bench MODEL --draft-max 0-3,auto --submit record.json   # writes a file; sends nothing
+pymtp bench MODEL --draft-max 0-3,auto -o json > record.json
 ```
 
 and paste the file into an issue of the kind "Speed report". It has no user names, paths or texts.
 
 """
 COLUMNS = columns("machine=machine", "model=model", "test=test", "plain=plain:.1f", "speed-up=gains", "by position=p")
+SAME = (
+    *("model_filename", "model_type", "model_sha256", "n_gpu_layers", "flash_attn", "type_k", "type_v", "n_parallel"),
+    *("draft_vocab", "n_threads", "n_prompt", "n_gen", "n_depth", "temperature"),
+)
+"""What rows of one line have in common."""
+READ = {
+    *(*SAME, "cpu_info", "gpu_info", "test_time", "category", "draft_max", "forced_rate", "avg_ts"),
+    *("speedup", "speedup_low", "speedup_high", "acceptance_per_position"),
+}
+"""The fields of a row that the page is made of."""
 
 
 class BadRecord(Exception):
@@ -42,14 +53,14 @@ class BadRecord(Exception):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A record whose keys are those of this version. Raises BadRecord."""
+    """A record whose rows are those of this version. Raises BadRecord."""
     try:
         record = json.loads(path.read_text("utf-8"))
-        keys = {"date", "system", "driver", "rows", *MACHINE}
-        if not keys <= set(record) <= keys | {"source", "note"} or any(
-            set(row) != {*MEASURED} for row in record["rows"]
-        ):
-            raise BadRecord(f"{path.name} has other keys than `pymtp bench --submit` writes")
+        keys = {"system", "source", "rows"}
+        if not keys <= set(record) <= keys | {"note"} or any(READ - set(row) for row in record["rows"]):
+            raise BadRecord(f"{path.name} has other keys than a record")
+        if any(row["forced_rate"] is not None for row in record["rows"]):
+            raise BadRecord(f"{path.name} has forced acceptance in it")
     except (ValueError, TypeError) as error:
         raise BadRecord(f"{path.name} is no record: {error}") from error
     if found := re.search(r"/(?:home|Users)/|\\\\|[|<>`]", json.dumps(record)):
@@ -65,27 +76,22 @@ def text() -> str:
 
 def lines(record: dict[str, Any]) -> list[dict[str, Any]]:
     """A line for each model and test of a record that generates tokens."""
-    n = record["n_threads"]
-    threads = "" if record["gpu_info"] else f", {n} thread{'s' * (n != 1)}"
-    parts = [record["gpu_info"] or record["cpu_info"] + threads, record["system"], record["driver"], record["date"]]
-    machine = ", ".join(filter(None, [*parts, record.get("note", "")]))
-    shown = [row for row in record["rows"] if row["n_gen"]]
-    return [line(machine, record.get("source", ""), list(rows)) for _, rows in groupby(shown, same)]
+    generated = [row for row in record["rows"] if row["n_gen"]]
+    has_all = any(row["category"] == ALL for row in generated)
+    shown = [row for row in generated if row["category"] == ALL or not has_all]
+    return [line(record, list(rows)) for _, rows in groupby(shown, lambda row: [row[name] for name in SAME])]
 
 
-def same(row: dict[str, Any]) -> tuple[Any, ...]:
-    """What rows of one line have in common."""
-    varied = MEASURED.index("draft_max")
-    return *(row[name] for name in MEASURED[:varied]), row["temperature"]
-
-
-def line(machine: str, source: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def line(record: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     first, last = rows[0], max(rows, key=lambda row: (row["draft_max"] != "auto", len(row["acceptance_per_position"])))
-    model = f"{source or first['model_filename']} ({first['model_type']}, sha256 {first['model_sha256'][:12]})"
+    n = first["n_threads"]
+    threads = "" if first["gpu_info"] else f", {n} thread{'s' * (n != 1)}"
+    machine = (first["gpu_info"] or first["cpu_info"] + threads, record["system"], first["test_time"][:10])
+    model = f"{record['source']} ({first['model_type']}, sha256 {first['model_sha256'][:12]})"
     test = f"pp{first['n_prompt']}+" * bool(first["n_prompt"]) + f"tg{first['n_gen']}"
     test += f" @ d{first['n_depth']}" * bool(first["n_depth"]) + f", temp {first['temperature']:g}"
     return {
-        "machine": machine,
+        "machine": ", ".join([*machine, *filter(None, [record.get("note")])]),
         "model": model,
         "test": test,
         "plain": next((row["avg_ts"] for row in rows if row["draft_max"] == 0), None),

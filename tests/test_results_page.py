@@ -25,6 +25,18 @@ def test_each_record_has_lines_with_its_gains(path: Path) -> None:
     assert gains.count(": ") == sum(row["draft_max"] != 0 for row in record["rows"] if row["n_gen"])
 
 
+def test_a_line_is_of_all_kinds_of_text_that_drafts_were_made_for(tmp_path: Path) -> None:
+    record = json.loads(RECORDS[0].read_text("utf-8"))
+    line = write_results.lines(record)
+    assert write_results.lines({**record, "rows": [{**row, "category": "code"} for row in record["rows"]]}) == line
+    record["rows"] += [{**row, "category": "code", "avg_ts": 1.0} for row in record["rows"]]
+    assert write_results.lines(record) == line
+    record["rows"][0]["forced_rate"] = 0.5
+    (tmp_path / "record.json").write_text(json.dumps(record), "utf-8")
+    with pytest.raises(write_results.BadRecord, match="forced"):
+        write_results.read(tmp_path / "record.json")
+
+
 def test_losses_are_bold() -> None:
     row = {"draft_max": 3, "speedup": 0.9, "speedup_low": 0.8, "speedup_high": 1.1}
     assert write_results.gain(row) == "K 3: **0.90 (0.80-1.10)**"
@@ -39,8 +51,8 @@ def test_losses_are_bold() -> None:
         ({"rows": 3}, "no record"),
         ({"note": "in /home/me/models"}, "has /home/ in it"),
         ({"note": "C:\\Users\\me"}, "in it"),
-        ({"cpu_info": "a | b"}, "has | in it"),
-        ({"cpu_info": "<script>"}, "has < in it"),
+        ({"system": "a | b"}, "has | in it"),
+        ({"source": "<script>"}, "has < in it"),
     ],
 )
 def test_what_is_no_record_is_refused(change: dict[str, object], says: str, tmp_path: Path) -> None:
