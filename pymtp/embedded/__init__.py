@@ -1,6 +1,6 @@
 """The model that comes with the package, so that pymtp runs before anything is downloaded.
 
-Owns its path. MODEL_CARD.md in this folder describes the model and its training data.
+Owns its path. Its licence and its sources' are in NOTICE, which comes with every package.
 """
 
 from pathlib import Path
