@@ -111,9 +111,9 @@ def _show(results: Results, output: Output, own: Values) -> None:
         for note in results.notes:
             print_stderr(f"pymtp: {note}")
     if own.error_form != "none":
-        print_stderr(write(own.error_form, found, notes=results.notes).rstrip("\n"))
+        print_stderr(write(own.error_form, found, results.notes).rstrip("\n"))
     if own.form != "none":
-        output.write(write(own.form, found, notes=results.notes))
+        output.write(write(own.form, found, results.notes))
 
 
 def _tests(own: Values) -> tuple[Workload, ...]:

@@ -21,7 +21,7 @@ from .output import remember_debug, show_devices
 from .parsers import OneOf, integer, integers, listed, number, numbers, zero_or_one
 from .server_flags import KEPT, ORIGINS, SERVER, SLOTS
 
-FORMATS = ("none", "md", "csv", "json", "jsonl", "sql")
+FORMATS = ("none", "md", "csv", "json", "jsonl")
 ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
@@ -389,7 +389,7 @@ TABLE: dict[str, list[Flag]] = {
         _flag("resume", "--resume", help="Continue the latest chat at a terminal.", on="chat"),
         _flag("no_history", "--no-history", on="chat",
               help="Save neither what you type nor the chat, which --resume would continue."),
-        _bench("form", "-o --output md|csv|json|jsonl|sql|none", OneOf(FORMATS),
+        _bench("form", "-o --output md|csv|json|jsonl|none", OneOf(FORMATS),
                "Output format on stdout.", default="md"),
         _bench("error_form", "-oe --output-err FORMAT", OneOf(FORMATS),
                "Also print the results on stderr, in this format.", default="none"),

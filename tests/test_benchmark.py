@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import sqlite3
 import threading
 from collections import Counter
 from dataclasses import fields, replace
@@ -17,7 +16,7 @@ import pytest
 
 from pymtp.benchmark import Row, Variant, measure, rows
 from pymtp.benchmark.experiment import Arm, Experiment, Results, Sample, Subject, Trial, Workload, make_arms, trials
-from pymtp.benchmark.formats import TABLE, write
+from pymtp.benchmark.formats import write
 from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_answers, read_texts, synthetic
 from pymtp.benchmark.rows import median_ratio
 from pymtp.benchmark.tables import narrow
@@ -257,25 +256,6 @@ def test_every_format_for_programs_has_every_field(results: Results) -> None:
     assert write("none", found) == ""
 
 
-def test_sql_loads_into_sqlite_also_twice(results: Results) -> None:
-    found = [replace(row, model_filename="it's.gguf") for row in rows(results)]
-    found.append(replace(found[-1], draft_max="auto"))
-    database = sqlite3.connect(":memory:")
-    database.executescript(write("sql", found))
-    database.executescript(write("sql", found))
-    select = f"SELECT model_filename, draft_max, speedup, is_valid_text FROM {TABLE} WHERE category = 'chat'"
-    loaded = [
-        ("it's.gguf", 0, None, 1),
-        ("it's.gguf", 2, pytest.approx(4), 1),
-        ("it's.gguf", "auto", pytest.approx(4), 1),
-    ]
-    assert database.execute(select).fetchall() == loaded * 2
-
-
-def widest(text: str) -> int:
-    return max(map(len, text.splitlines()))
-
-
 def test_markdown_is_readable_at_100_columns_also_where_everything_varies(results: Results) -> None:
     [variant] = results.subjects
     results.samples = [replace(sample, test=Workload(16384, 12, 16384)) for sample in results.samples]
@@ -285,7 +265,7 @@ def test_markdown_is_readable_at_100_columns_also_where_everything_varies(result
             results.samples.append(replace(sample, arm=arm))
     found = rows(results)
     text = write("md", found)
-    assert widest(text) <= 100
+    assert max(map(len, text.splitlines())) <= 100
     for word in ("speed-up |", "rejection-tokenwise", "1.00 0.00", "By kind of text:", "0" * 64, "llama.cpp b"):
         assert word in text
 

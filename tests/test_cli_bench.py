@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -99,7 +98,7 @@ def test_a_flag_can_be_given_several_times() -> None:
         ("--accept magic", "must be one of auto, match, rejection, rejection-tokenwise, not 'magic'"),
         ("-ctk f16,q9", "not 'q9'"),
         ("-ctv q4_0 -fa 0", "must be f32, f16 or bf16 without flash attention"),
-        ("-o xml", "must be one of none, md, csv, json, jsonl, sql, not 'xml'"),
+        ("-o xml", "must be one of none, md, csv, json, jsonl, not 'xml'"),
         ("-r 0", "must be an integer between 1 and 10000"),
         ("-p 0 -n 0", "there is nothing to measure: give -p, -n or -pg a number above 0"),
         ("--draft-vocab 9999", "must be at most 8192 for nano-step35-Q4_K_M.gguf, not 9999"),
@@ -215,12 +214,9 @@ def test_forced_acceptance_is_as_asked_for_and_no_valid_output(tmp_path: Path) -
 @model
 def test_all_formats(prompts: Path) -> None:
     given = [*SHORT, "--prompts", prompts, "--draft-max", "1", "--no-warmup"]
-    result = bench(*given, "-o", "sql", "-oe", "csv")
+    result = bench(*given, "-o", "jsonl", "-oe", "csv")
     assert result.exit_code == 0
-    database = sqlite3.connect(":memory:")
-    database.executescript(result.stdout)
-    [(n_rows,)] = database.execute("SELECT count(*) FROM pymtp_bench")
-    assert n_rows == len(list(csv.DictReader(io.StringIO(result.stderr)))) == 8
+    assert len(result.stdout.splitlines()) == len(list(csv.DictReader(io.StringIO(result.stderr)))) == 8
 
     result = bench(*given, "--progress")
     assert result.exit_code == 0

@@ -23,9 +23,9 @@ _ROUND = columns(
 )
 _PROMPT = columns("prompt tok/s=prompt_ts:.1f", "without MTP=prompt_ts_without_mtp:.1f", "MTP costs=cost_text:s")
 _MODEL = columns(
-    *("model=model_filename", "type=model_type", "size=size:s", "params=params:s", "backend=backends"),
-    *("threads=n_threads:d", "ngl=n_gpu_layers:d", "fa=flash_attn", "ctk=type_k", "ctv=type_v", "b=n_batch:d"),
-    *("ub=n_ubatch:d", "parallel=n_parallel:d", "draft vocab=draft_vocab:d"),
+    *("model=model_filename", "type=model_type", "backend=backends", "threads=n_threads:d", "ngl=n_gpu_layers:d"),
+    *("fa=flash_attn", "ctk=type_k", "ctv=type_v", "b=n_batch:d", "ub=n_ubatch:d", "parallel=n_parallel:d"),
+    "draft vocab=draft_vocab:d",
 )
 
 _NOT_VALID = "Drafts were accepted at random and prompts are random tokens: the text is not valid model output."
@@ -39,7 +39,7 @@ _EXPLAINED = (
 _MEMORY_EXPLAINED = "weights and K/V from the shapes in the GGUF, compute buffers as the session reports them"
 
 
-def markdown_report(rows: Sequence[Row], *, notes: Sequence[str] = ()) -> str:
+def markdown_report(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
     """A report on `rows`, at least one; at most 100 columns wide."""
     parts = [] if all(row.is_valid_text for row in rows) else [fill(_NOT_VALID)]
     groups = {variant_key(row): [one for one in rows if variant_key(one) == variant_key(row)] for row in rows}
@@ -106,8 +106,6 @@ def _cells(row: Row) -> dict[str, Any]:
         "prompt_ts": row.prompt_ts if is_both else None,
         "prompt_ts_without_mtp": row.prompt_ts_without_mtp if is_both else None,
         "cost_text": _cost(row) if is_both else None,
-        "size": _mib(row.model_size),
-        "params": _count(row.model_n_params),
     }
 
 
@@ -146,9 +144,7 @@ def variant_key(row: Row) -> tuple[Any, ...]:
     return tuple(getattr(row, name) for name in ("model_sha256", "model_filename", "n_threads", *OF_VARIANT))
 
 
-def _mib(n_bytes: int | None) -> str | None:
-    if n_bytes is None:
-        return None
+def _mib(n_bytes: int) -> str:
     return f"{n_bytes / 2**30:.2f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.1f} MiB"
 
 
