@@ -78,11 +78,6 @@ class Arm:
     forced_rate: float | None = None
     """Accept each draft with this probability, whatever the target's logits; None: acceptance is not forced."""
 
-    @property
-    def plain(self) -> "Arm":
-        """The arm that it is compared with."""
-        return Arm(0, self.temperature)
-
 
 @dataclass(frozen=True)
 class Experiment:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import cycle, islice
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -91,26 +91,22 @@ def measure(
             results.note(f"{variant.path.name}: LoRA adapter {path}, scale {scale:g}")
         n_threads = native_params(variant.context, 0, 1).n_threads
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        results.subjects[variant] = subject = Subject(info, sha256(variant.path), n_threads, n_ctx, now)
+        results.subjects[variant] = Subject(info, sha256(variant.path), n_threads, n_ctx, now)
         # one after the other: with little memory, two would not fit
-        for mode in ("none", "mtp") if drafts else ("none",):
-            if mode == "none" and drafts and not any(work.test.n_prompt for work in works):
+        for with_mtp in (False, True) if drafts else (False,):
+            if drafts and not with_mtp and not any(work.test.n_prompt for work in works):
                 continue  # only prompts are measured without MTP
-            on_step(Step(f"loading {variant.path.name}" + (", with MTP" if mode == "mtp" else "")))
-            n_draft = experiment.draft_max if mode == "mtp" else 0
+            memory, n_draft = ("memory_bytes", experiment.draft_max) if with_mtp else ("memory_without_mtp_bytes", 0)
+            on_step(Step(f"loading {variant.path.name}" + ", with MTP" * with_mtp))
             with _load(variant, n_ctx, n_draft, by_heads=info.has_heads) as model:
                 if model.room_note:
                     results.note(f"{variant.path.name}: {model.room_note}")
-                if mode == "mtp" and model.draft_note:
+                if with_mtp and model.draft_note:
                     results.note(f"{variant.path.name}: {model.draft_note}")
-                stage = _Stage(experiment, variant, model, prompts_only=drafts and mode == "none")
+                stage = _Stage(experiment, variant, model, prompts_only=drafts and not with_mtp)
                 yield from stage.play(works, results, on_step)
-                used = _memory_bytes(model)
-            if mode == "mtp":
-                subject = replace(subject, memory_bytes=used)
-            else:
-                subject = replace(subject, memory_without_mtp_bytes=used)
-            results.subjects[variant] = subject
+                used: dict[str, Any] = {memory: _memory_bytes(model)}
+            results.subjects[variant] = replace(results.subjects[variant], **used)
 
 
 @dataclass(frozen=True)
@@ -125,7 +121,7 @@ class _Stage:
 
     def arms(self, test: Workload) -> list[Arm]:
         """The arms that differ in a test."""
-        plain = self.experiment.arms[0].plain
+        plain = Arm(0, self.experiment.arms[0].temperature)
         if self.prompts_only:
             return [plain] if test.n_prompt else []
         arms = [arm for arm in self.experiment.arms if not arm.draft_max or self.model.session.n_draft_max]

@@ -21,9 +21,6 @@ from pymtp.loader import load_native
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.text.files import read_text
 
-SYNTHETIC = "synthetic"
-"""The category of prompts of random tokens."""
-
 
 @dataclass(frozen=True)
 class Text:
@@ -144,10 +141,10 @@ def prefix_for(test: Workload, texts: Sequence[Prompt]) -> list[int]:
     return _filled([token for text in texts for token in text.tokens], test.n_depth)
 
 
-def synthetic(n_vocab: int, n: int = 64, n_prompts: int = 4, seed: int = 1) -> list[Prompt]:
-    """Prompts of `n` random tokens."""
+def synthetic(n_vocab: int, seed: int = 1) -> list[Prompt]:
+    """Four prompts of 64 random tokens."""
     rng = random.Random(seed)
-    return [Prompt(SYNTHETIC, "", [rng.randrange(n_vocab) for _ in range(n)]) for _ in range(n_prompts)]
+    return [Prompt("synthetic", "", [rng.randrange(n_vocab) for _ in range(64)]) for _ in range(4)]
 
 
 @contextmanager
