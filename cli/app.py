@@ -276,7 +276,7 @@ def _add(group: typer.Typer, function: str, text: str, module: str) -> None:
 app = _group(epilog=_EXAMPLES)
 _heads = _group(
     name="heads",
-    help="List, extract, attach, quantize, convert and train MTP heads.",
+    help="List, extract, attach, quantize and train MTP heads.",
     epilog=EXAMPLES_OF_HEADS,
 )
 for _function, _text in COMMANDS.items():

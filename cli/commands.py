@@ -121,16 +121,6 @@ HEADS = {
     pymtp heads quantize heads.gguf -o small.gguf --type q8_0 --experts-type q4_k
     pymtp heads quantize model.gguf -o smaller.gguf --tensor-type attn_.*=q6_k
     """,
-    "convert": """Make MTP heads of a Hugging Face checkpoint.
-
-    They are for a GGUF of the same model, or of a finetune of it. CHECKPOINT is a folder with config.json and the
-    safetensors files that hold the heads; others need not be there. MODEL is a GGUF without heads. Matrices keep the
-    checkpoint's type where --type names no other.
-
-    Examples:
-    pymtp heads convert GLM-4.5-Air/ GLM-4.5-Air-Q4_K_M.gguf --type q8_0
-    pymtp heads convert GLM-4.5-Air/ finetune.gguf -o mtp-finetune.gguf
-    """,
     "train": """Train an MTP head for a model that has none.
 
     One layer learns to say what the model says next, from texts and from the model's own answers. Needs PyTorch: pip

@@ -16,7 +16,6 @@ from pymtp.heads import (
     HeadTypes,
     ListedHead,
     attach_heads,
-    convert_heads,
     extract_heads,
     list_heads,
     quantize_heads,
@@ -45,21 +44,17 @@ def attach(own: Values) -> None:
 
 
 def quantize(own: Values) -> None:
+    types = HeadTypes(own.type, own.output_type, own.experts_type, tuple(own.tensor_type))
     changes: list[Change] = []
 
     def run(show: Any) -> Path:
-        changes.extend(quantize_heads(own.model, own.output, _types(own), force=own.force, on_write=show))
+        changes.extend(quantize_heads(own.model, own.output, types, force=own.force, on_write=show))
         return Path(own.output)
 
     _write(run)
     for change in changes:
         instead = f", as the blocks of {change.wanted} do not fit its rows" if change.wanted else ""
         print_stderr(f"{printable(change.name)}: {change.before} to {change.after}{instead}")
-
-
-def convert(own: Values) -> None:
-    options = {"types": _types(own), "bare": own.bare, "force": own.force}
-    _write(lambda show: convert_heads(own.checkpoint, own.model, own.output, **options, on_write=show))
 
 
 def train(own: Values) -> None:
@@ -72,10 +67,6 @@ def train(own: Values) -> None:
         path = train_head(own.model, own.output, params=params, force=own.force, on_progress=print_stderr)
     print_stderr(f"pymtp: wrote {path}, {size_text(path.stat().st_size)}; what it gains:")
     print_stderr(f"pymtp bench {own.model} --draft-model {path} --draft-max 0-3,auto")
-
-
-def _types(own: Values) -> HeadTypes:
-    return HeadTypes(own.type, own.output_type, own.experts_type, tuple(own.tensor_type))
 
 
 def _write(run: Callable[[Any], Path]) -> None:

@@ -39,7 +39,7 @@ _ON_WORDS = {
 _GENERATING = "run chat serve"
 _LOADING = f"{_GENERATING} bench"
 _PLACING = f"{_LOADING} inspect"
-_HEADS = "extract attach quantize convert train"
+_HEADS = "extract attach quantize train"
 
 
 def _sampling(name: str, usage: str, parse: parsers.Parser, help: str, **more: Any) -> Flag:
@@ -59,7 +59,6 @@ _count = partial(_sampling, parse=number(int))
 # fmt: off
 TABLE: dict[str, list[Flag]] = {
     "": [
-        _flag("checkpoint", "CHECKPOINT", Path, on="convert", default=REQUIRED),
         _flag("model", "MODEL", Path, on=f"list {_HEADS}", default=REQUIRED),
         _flag("heads", "HEADS", Path, on="attach", default=REQUIRED),
         _flag("model", "MODEL", str, on="chat serve inspect bench"),
@@ -163,22 +162,22 @@ TABLE: dict[str, list[Flag]] = {
     "Files": [
         _flag("output", "-o --output FILE", Path, "File to write.", default=REQUIRED, on="attach quantize"),
         _flag("output", "-o --output FILE", Path,
-              "File to write.  [default: mtp-MODEL next to the model]", on="extract convert train"),
-        _flag("bare", "--bare", on="extract convert",
+              "File to write.  [default: mtp-MODEL next to the model]", on="extract train"),
+        _flag("bare", "--bare", on="extract",
               help="Leave out the copies of the model's embedding and output: smaller, but for pymtp only."),
         _flag("force", "--force", help="Replace FILE if there is one.", on=_HEADS),
     ],
     "Types": [
         _flag("type", "--type TYPE", OneOf(WRITABLE_TYPES),
-              f"Type of the heads' matrices, one of {', '.join(WRITABLE_TYPES)}.", on="quantize convert"),
+              f"Type of the heads' matrices, one of {', '.join(WRITABLE_TYPES)}.", on="quantize"),
         _train("type", "--type TYPE", OneOf(WRITABLE_TYPES), "Type of the head's matrices.", default="q8_0"),
         _flag("output_type", "--output-tensor-type TYPE", OneOf(WRITABLE_TYPES),
-              "Type of the heads' own output matrices.  [default: that of --type]", on="quantize convert"),
+              "Type of the heads' own output matrices.  [default: that of --type]", on="quantize"),
         _flag("experts_type", "--experts-type TYPE", OneOf(WRITABLE_TYPES),
-              "Type of routed experts.  [default: that of --type]", on="quantize convert"),
+              "Type of routed experts.  [default: that of --type]", on="quantize"),
         _flag("tensor_type", "--tensor-type PATTERN=TYPE", parsers.pair("=", "PATTERN=TYPE"),
               "Type of tensors whose names match PATTERN; may be repeated, the first match counts.",
-              on="quantize convert", many=True),
+              on="quantize", many=True),
     ],
     "Slots": SLOTS,
     "Kept prompts": KEPT,

@@ -112,8 +112,8 @@ GRAPHS = """\
 ## Heads that llama.cpp cannot run as it is
 
 Where it has no graph for a head, `native/src/heads` has one; where its graph does not take the published form of the
-head, a patch changes that. `pymtp heads convert` makes the heads of all that draft here, except dots3, from a published
-checkpoint, also where llama.cpp's converter drops them.
+head, a patch changes that. [Heads as files](heads.md#heads-for-a-gguf-that-lost-them) says how to get the heads of a
+published checkpoint.
 """
 
 

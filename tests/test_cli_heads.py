@@ -8,15 +8,23 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymtp_cli.heads
 import pytest
 from pymtp_cli.app import app
 from typer.testing import CliRunner
 
-from test_heads import tensors
-from test_heads_convert import Case
+from random_gguf import write_glm4moe
+from random_gguf.side_files import split_heads
+from test_heads import HEAD, tensors
+
+
+class Case(NamedTuple):
+    """A model, and what it is without heads."""
+
+    whole: Path
+    trunk: Path
 
 
 def heads(*arguments: object) -> Any:
@@ -39,7 +47,9 @@ def refused(code: int, *arguments: object) -> str:
 
 @pytest.fixture
 def glm(tmp_path: Path) -> Case:
-    return Case(tmp_path)
+    case = Case(write_glm4moe(tmp_path / "whole.gguf"), tmp_path / "trunk.gguf")
+    split_heads(case.whole, case.trunk, tmp_path / "unused.gguf")
+    return case
 
 
 def test_the_heads_of_the_embedded_model_are_listed(embedded_model: Path) -> None:
@@ -62,32 +72,22 @@ def test_heads_go_out_become_smaller_and_go_in(glm: Case, tmp_path: Path) -> Non
     assert run("extract", glm.whole).startswith(f"pymtp: wrote {tmp_path / 'mtp-whole.gguf'}, ")
     assert "(--force)" in refused(1, "extract", glm.whole, "-o", apart)
     run("extract", glm.whole, "-o", apart, "--force", "--bare")
-    assert set(tensors(apart)) == {name for name in tensors(glm.whole) if name.startswith(glm.prefix)}
+    assert set(tensors(apart)) == {name for name in tensors(glm.whole) if name.startswith(HEAD)}
 
     given = ("--type", "q8_0", "--output-tensor-type", "q6_k", "--experts-type", "q4_0", "--tensor-type", "_v=f16")
     lines = run("quantize", apart, "-o", small, *given, "--tensor-type", "attn_[qv]=q5_1").splitlines()
     assert lines[0].startswith(f"pymtp: wrote {small}, ")
-    assert f"{glm.prefix}attn_v.weight: F32 to F16" in lines
-    assert f"{glm.prefix}attn_q.weight: F32 to Q5_1" in lines
-    assert f"{glm.prefix}attn_k.weight: F32 to Q8_0" in lines
-    assert f"{glm.prefix}ffn_up_exps.weight: F32 to Q4_0" in lines
+    assert f"{HEAD}attn_v.weight: F32 to F16" in lines
+    assert f"{HEAD}attn_q.weight: F32 to Q5_1" in lines
+    assert f"{HEAD}attn_k.weight: F32 to Q8_0" in lines
+    assert f"{HEAD}ffn_up_exps.weight: F32 to Q4_0" in lines
     wanted = "F32 to Q8_0, as the blocks of Q6_K do not fit its rows"
-    assert f"{glm.prefix}nextn.shared_head_head.weight: {wanted}" in lines
+    assert f"{HEAD}nextn.shared_head_head.weight: {wanted}" in lines
 
     run("attach", glm.trunk, small, "-o", again)
     assert tensors(again).items() >= tensors(small).items()
     has_some = refused(1, "attach", glm.whole, small, "-o", tmp_path / "out.gguf")
     assert "has its own MTP heads" in has_some and "it needs none" in has_some
-
-
-def test_a_checkpoint_is_converted(glm: Case) -> None:
-    glm.write()
-    run("convert", glm.checkpoint, glm.trunk, "--type", "bf16", "--bare")
-    made = tensors(glm.trunk.with_name("mtp-trunk.gguf"))
-    assert made[f"{glm.prefix}attn_q.weight"][1] == 30
-    glm.config["architectures"] = ["LlamaForCausalLM"]
-    glm.write()
-    assert "LlamaForCausalLM is none of" in refused(1, "convert", glm.checkpoint, glm.trunk, "-o", "x.gguf")
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no such signals")

@@ -81,11 +81,11 @@ def test_the_reference_has_every_flag_of_a_command(command: str) -> None:
         ("model.gguf", "a command comes before the model: pymtp run, or pymtp chat"),
         (
             "heads extract --type q8_0 x",
-            "--type; pymtp heads quantize and pymtp heads convert and pymtp heads train have it (see pymtp heads",
+            "--type; pymtp heads quantize and pymtp heads train have it (see pymtp heads",
         ),
         ("heads ls model.gguf", "No such command 'ls'. Did you mean 'list'? (see pymtp heads --help)"),
         ("heads model.gguf", "No such command 'model.gguf' (see pymtp heads --help)"),
-        ("heads --bare x", "--bare; pymtp heads extract and pymtp heads convert have it"),
+        ("heads --bare x", "--bare; pymtp heads extract has it"),
         ("heads list", "Missing argument 'MODEL' (see pymtp heads list --help)"),
     ],
 )

@@ -31,7 +31,7 @@ from random_gguf import (
     write_qwen35,
     write_step35,
 )
-from random_gguf.side_files import split_heads
+from random_gguf.side_files import copied, split_heads, without_tensors
 from random_gguf.writer import N_EMBD, Writer
 from test_side_files import drafts
 
@@ -96,6 +96,28 @@ def test_heads_taken_out_draft_like_those_in_the_model(trunk: Path, bare: bool) 
     with Model(whole, draft="mtp", n_threads=1) as one, Model(trunk, draft="mtp", n_threads=1) as two:
         assert two.info.draft_model == heads
         np.testing.assert_array_equal(drafts(two), drafts(one))
+
+
+@pytest.mark.parametrize("declares", [False, True])
+def test_a_finetune_that_lost_its_heads_gets_those_of_the_original(declares: bool, trunk: Path, tmp_path: Path) -> None:
+    """Also where its metadata still declares them. In one file, all but the heads is the finetune's."""
+    whole, finetune = trunk.with_name("whole.gguf"), tmp_path / "finetune.gguf"
+    lost = without_tensors(whole, tmp_path / "lost.gguf", HEAD) if declares else trunk
+    own: dict[str, str | int] = {
+        "general.name": "finetune",
+        "tokenizer.chat_template": "other",
+        "tokenizer.ggml.eos_token_id": 7,
+    }
+    copied(gguf.GGUFReader(lost), finetune, own, [])
+    heads = extract_heads(whole, tmp_path / "heads.gguf")
+    joined = attach_heads(finetune, heads, tmp_path / "joined.gguf")
+    assert tensors(joined) == tensors(whole)
+    assert metadata(joined) == metadata(whole) | own
+    with Model(whole, draft="mtp", n_threads=1) as one, Model(joined, draft="mtp", n_threads=1) as two:
+        expected = drafts(one)
+        np.testing.assert_array_equal(drafts(two), expected)
+    with Model(finetune, draft_model=heads, draft="mtp", n_threads=1) as three:
+        np.testing.assert_array_equal(drafts(three), expected)
 
 
 def test_the_parts_of_a_split_model_become_one_file(tmp_path: Path, whole: Path) -> None:

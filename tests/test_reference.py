@@ -21,14 +21,10 @@ from families import FAMILIES, TRANSFORMERS, State
 from llama_archive import PIN
 from pymtp import Model, SamplingParams
 from pymtp.engine.session import Chunk, Session
-from pymtp.heads import convert_heads
-from pymtp.heads.names import ARCHITECTURES
 from random_gguf import N_VOCAB
-from random_gguf.side_files import split_heads
 from reference.convert import Converted, convert
 from reference.recipes import RECIPES
 from test_families import PARAMS, draft, load
-from test_heads import metadata, tensors
 from test_side_files import drafts
 
 if TYPE_CHECKING:  # PyTorch is loaded when a test runs: this file is read with every run of pytest
@@ -215,23 +211,6 @@ def test_heads_that_the_converter_writes_to_their_own_file_draft_the_same(case: 
     gguf = case.gguf
     with Model(gguf.whole, draft="mtp", n_threads=1) as one, Model(gguf.trunk, draft="mtp", n_threads=1) as two:
         assert two.info.draft_model == gguf.heads
-        np.testing.assert_array_equal(drafts(two), drafts(one))
-
-
-@pytest.mark.parametrize(
-    "case", [name for name in RECIPES if RECIPES[name].architecture in ARCHITECTURES], indirect=True
-)
-def test_heads_of_a_checkpoint_are_those_that_the_converter_makes(case: Case, tmp_path: Path) -> None:
-    gguf, theirs = case.gguf, tmp_path / "theirs.gguf"
-    split_heads(gguf.whole, tmp_path / "trunk.gguf", theirs)
-    ours = convert_heads(case.checkpoint.folder, tmp_path / "trunk.gguf", tmp_path / "ours.gguf")
-    assert tensors(ours) == tensors(theirs)
-    keys = metadata(ours).keys()
-    assert {key: metadata(ours)[key] for key in keys} == {key: metadata(theirs)[key] for key in keys}
-    with (
-        Model(gguf.whole, draft="mtp", n_threads=1) as one,
-        Model(tmp_path / "trunk.gguf", draft="mtp", draft_model=ours, n_threads=1) as two,
-    ):
         np.testing.assert_array_equal(drafts(two), drafts(one))
 
 

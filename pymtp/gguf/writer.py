@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymtp.errors import ModelError, explained
-from pymtp.gguf.header import MAGIC, SCALARS, ArrayLength, Shard, TensorInfo, padded, tensor_bytes
+from pymtp.gguf.header import MAGIC, Shard, TensorInfo, padded, tensor_bytes
 from pymtp.gguf.types import TENSOR_TYPES
 
 PIECE_BYTES = 4 * 2**20
@@ -33,30 +33,21 @@ class Metadata:
     """
 
     def __init__(self, shard: Shard) -> None:
-        self._values = dict(shard.metadata)
+        alignment = shard.metadata.get("general.alignment", 32)
+        assert isinstance(alignment, int)  # checked when the shard was read
+        self._alignment = alignment
         with shard.path.open("rb") as file:
             header = file.read(shard.header_bytes)
         spans = {key: span for key, span in shard.spans.items() if not key.startswith("split.")}
         self.pairs = {key: header[start:end] for key, (start, end) in spans.items()}
 
-    def take(self, key: str, other: "Metadata") -> None:
-        """Have the pair `key` of `other`, in the place of one's own if there is one."""
-        self.pairs[key], self._values[key] = other.pairs[key], other._values[key]
-
     def set_number(self, key: str, value: int) -> None:
         """Have `value` as a uint32, in the place of the pair `key` if there is one."""
-        self.pairs[key], self._values[key] = _text(key) + struct.pack("<II", _UINT32, value), value
+        self.pairs[key] = _text(key) + struct.pack("<II", _UINT32, value)
 
     def set_text(self, key: str, value: str) -> None:
         """Have `value` as a text, in the place of the pair `key` if there is one."""
-        self.pairs[key], self._values[key] = _text(key) + struct.pack("<I", _STRING) + _text(value), value
-
-    def extend(self, key: str, values: Sequence[int | float | str]) -> None:
-        """Have more elements at the end of an array of numbers."""
-        array, pair, start = self._values[key], self.pairs[key], len(_text(key)) + 4 + 4  # after two types
-        assert isinstance(array, ArrayLength)
-        more = b"".join(SCALARS[array.type_id].pack(value) for value in values)
-        self.pairs[key] = pair[:start] + struct.pack("<Q", array.length + len(values)) + pair[start + 8 :] + more
+        self.pairs[key] = _text(key) + struct.pack("<I", _STRING) + _text(value)
 
     def header(self, tensors: "Sequence[Tensor]") -> tuple[bytes, int]:
         """What comes before the data of `tensors`, and the bytes of the whole file."""
@@ -71,9 +62,7 @@ class Metadata:
 
     def padded(self, n_bytes: int) -> int:
         """The first place after `n_bytes` where data of a tensor may begin."""
-        alignment = self._values.get("general.alignment", 32)
-        assert isinstance(alignment, int)  # checked when the shard was read
-        return padded(n_bytes, alignment)
+        return padded(n_bytes, self._alignment)
 
 
 @dataclass(frozen=True)

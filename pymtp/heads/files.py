@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.facts import find_draft_model
-from pymtp.gguf.model_file import LAYER_TENSOR, TRAINED_FOR, ModelFile, read_model
+from pymtp.gguf.model_file import TRAINED_FOR, ModelFile, layer_of, read_model
 from pymtp.gguf.passes import Head, heads_of, output_of, trunk_pass_bytes, type_name
 from pymtp.gguf.side_files import OWN_KEYS, mismatch
 from pymtp.gguf.writer import Metadata, OnWrite, Tensor, stored, write_gguf
@@ -78,18 +78,15 @@ def extract_heads(
         raise UnsupportedModel(f"{path} holds MTP heads alone already; name a model")
     check_target(out, [shard.path for shard in model.shards], force=force)
     metadata = Metadata(model.shards[0])
-    shared = () if bare else shared_tensors(model)
+    shared = [] if bare else _shared_tensors(model)
     write_gguf(out, metadata, [*shared, *_tensors_of_heads(model)], on_write)
     return out
 
 
-def shared_tensors(model: ModelFile) -> tuple[Tensor, ...]:
+def _shared_tensors(model: ModelFile) -> list[Tensor]:
     """What is outside of a model's layers, without embeddings by layer, which are large and which no head reads."""
-    return tuple(
-        stored(tensor)
-        for name, tensor in model.tensors.items()
-        if not LAYER_TENSOR.fullmatch(name) and name != "per_layer_token_embd.weight"
-    )
+    outside = [tensor for name, tensor in model.tensors.items() if layer_of(name) is None]
+    return [stored(tensor) for tensor in outside if tensor.name != "per_layer_token_embd.weight"]
 
 
 def _tensors_of_heads(model: ModelFile) -> list[Tensor]:
@@ -130,7 +127,7 @@ def _joined_metadata(model: ModelFile, side: ModelFile) -> Metadata:
             if model.length(key) == side.length(key):
                 continue
             _check_beginning(model, side, key)
-        metadata.take(key, of_heads)
+        metadata.pairs[key] = of_heads.pairs[key]
     return metadata
 
 

@@ -10,9 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from pymtp.errors import InvalidParameter, ModelError, PymtpError, UnsupportedModel, require
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import ModelFile
@@ -22,7 +19,7 @@ from pymtp.heads.files import check_target, need_heads
 
 _IDS = {kind.name.lower(): type_id for type_id, kind in TENSOR_TYPES.items()}
 
-F32, F16, BF16 = _IDS["f32"], _IDS["f16"], _IDS["bf16"]
+F32 = _IDS["f32"]
 
 # As in llama-quantize, where the rows are no multiple of 256 numbers.
 _SMALLER_BLOCKS = {"q6_k": "q8_0", "q5_k": "q5_1", "q4_k": "q5_0", "iq4_xs": "iq4_nl", "q3_k": "q4_0", "q2_k": "q4_0"}
@@ -31,11 +28,6 @@ _SMALLER_BLOCKS = {"q6_k": "q8_0", "q5_k": "q5_1", "q4_k": "q5_0", "iq4_xs": "iq
 _KEPT = re.compile(r"(_norm|ffn_gate_inp(_shexp)?|indexer\.proj|indexer_compressor_\w+|ssm_conv1d\w*|hc_\w+)\.weight")
 _OUTPUT = "nextn.shared_head_head.weight"
 _EXPERTS = re.compile(r"ffn_\w+_exps\.weight")
-
-
-def is_matrix(part: str, shape: Sequence[int]) -> bool:
-    """Whether a tensor of a head, by its name in the layer, can get another type; the others stay as they are."""
-    return len(shape) > 1 and part.endswith(".weight") and not _KEPT.search(part)
 
 
 @dataclass(frozen=True)
@@ -101,7 +93,7 @@ def quantize_heads(
     need_heads(model)
     check_target(out, [shard.path for shard in model.shards], force=force)
     of_heads = {name: name.split(".", 2)[2] for name in model.tensors if name.startswith(model.head_prefixes)}
-    parts = {name: part for name, part in of_heads.items() if is_matrix(part, model.tensors[name].shape)}
+    parts = {name: part for name, part in of_heads.items() if _can_change(part, model.tensors[name].shape)}
     for pattern, _ in types.tensor_type:
         allowed = f"a regular expression of a matrix of the heads ({', '.join([*parts][:3])}, ...)"
         require(any(re.search(pattern, name) for name in parts), "tensor_type", allowed, pattern)
@@ -121,6 +113,11 @@ def quantize_heads(
     return changes
 
 
+def _can_change(part: str, shape: Sequence[int]) -> bool:
+    """Whether a tensor of a head, by its name in the layer, is a matrix that can get another type."""
+    return len(shape) > 1 and part.endswith(".weight") and not _KEPT.search(part)
+
+
 def _changed(tensor: TensorInfo, name: str | None, changes: list[Change]) -> Tensor:
     """A tensor in the type that is called `name`, if there is one; `changes` notes it."""
     wanted = tensor.type_id if name is None else type_id(name, "type")
@@ -137,7 +134,8 @@ def _changed(tensor: TensorInfo, name: str | None, changes: list[Change]) -> Ten
 def converted(tensor: TensorInfo, kind: int) -> Pieces:
     """A stored tensor as another ggml_type, a piece at a time."""
     n_per_row = tensor.shape[0]
-    size = rows_per_piece(n_per_row, PIECE_BYTES) * row_bytes(TENSOR_TYPES[tensor.type_id], n_per_row)
+    n_rows = max(1, PIECE_BYTES // (4 * n_per_row))  # as numbers of 32 bits
+    size = n_rows * row_bytes(TENSOR_TYPES[tensor.type_id], n_per_row)
     what = f"{tensor.path}: {tensor.name}"
     return lambda: convert(stored(tensor, size).pieces(), (tensor.type_id, kind), n_per_row, what)
 
@@ -161,14 +159,7 @@ def fitting_type(asked: int, n_per_row: int, what: str) -> int:
     return _IDS[kind]
 
 
-def rows_per_piece(n_per_row: int, piece_bytes: int) -> int:
-    """How many rows to convert at once, so that they take about `piece_bytes` as numbers of 32 bits."""
-    return max(1, piece_bytes // (4 * n_per_row))
-
-
-def convert(
-    pieces: Iterable[Piece | npt.NDArray[np.float32]], kinds: tuple[int, int], n_per_row: int, what: str
-) -> Iterator[Piece]:
+def convert(pieces: Iterable[Piece], kinds: tuple[int, int], n_per_row: int, what: str) -> Iterator[Piece]:
     """Rows of one type as rows of another; `kinds`: from, to. Each piece has whole rows.
 
     `what` they are, for errors. Raises ModelError for numbers that are not finite.
