@@ -247,7 +247,6 @@ pymtp run --color "Write a Python function that reverses a string."
 pymtp chat
 pymtp serve -m model.gguf --port 8080
 pymtp inspect model.gguf
-pymtp heads list model.gguf
 pymtp bench model.gguf --draft-max 0-3,auto
 pymtp --install-completion
 """
@@ -274,11 +273,7 @@ def _add(group: typer.Typer, function: str, text: str, module: str) -> None:
 
 
 app = _group(epilog=_EXAMPLES)
-_heads = _group(
-    name="heads",
-    help="List, extract, attach, quantize and train MTP heads.",
-    epilog=EXAMPLES_OF_HEADS,
-)
+_heads = _group(name="heads", help="Extract, attach, quantize and train MTP heads.", epilog=EXAMPLES_OF_HEADS)
 for _function, _text in COMMANDS.items():
     _add(app, _function, _text, module=_function)
 for _function, _text in HEADS.items():

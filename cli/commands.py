@@ -85,14 +85,6 @@ COMMANDS = {
 """Each in a module of its own name."""
 
 HEADS = {
-    "list_": """List a model's MTP heads, and what a draft reads.
-
-    Of a model without heads, those in the file mtp-*.gguf next to it that pymtp would draft with.
-
-    Examples:
-    pymtp heads list model.gguf
-    pymtp heads list mtp-model.gguf --json
-    """,
     "extract": """Write a model's MTP heads to a file of their own.
 
     Bit for bit those of the model. Such a file drafts for a GGUF of the model without heads: next to it and named
@@ -135,7 +127,6 @@ HEADS = {
 """Those of `pymtp heads`, in heads.py."""
 
 EXAMPLES_OF_HEADS = """
-pymtp heads list model.gguf
 pymtp heads extract model.gguf -o mtp-model.gguf
 pymtp heads quantize mtp-model.gguf -o mtp-small.gguf --type q4_k
 """

@@ -3,36 +3,18 @@
 Owns what its commands print.
 """
 
-import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pymtp.heads import (
-    Change,
-    HeadList,
-    HeadTypes,
-    ListedHead,
-    attach_heads,
-    extract_heads,
-    list_heads,
-    quantize_heads,
-)
+from pymtp.heads import Change, HeadTypes, attach_heads, extract_heads, quantize_heads
 
 from .flags import Values
 from .interrupt import cleaning_up
-from .output import Output, print_stderr
+from .output import print_stderr
 from .progress import writing
 from .text import printable, size_text
-
-
-def list_(own: Values) -> None:
-    output = Output()
-    found = list_heads(own.model)
-    facts = {**asdict(found), "path": str(found.path)}
-    output.write((json.dumps(facts, ensure_ascii=False) if own.as_json else _as_text(found)) + "\n")
 
 
 def extract(own: Values) -> None:
@@ -73,23 +55,3 @@ def _write(run: Callable[[Any], Path]) -> None:
     with cleaning_up(), writing() as show:
         path = run(show)
     print_stderr(f"pymtp: wrote {path}, {size_text(path.stat().st_size)}")
-
-
-def _as_text(found: HeadList) -> str:
-    blocks = [f"{found.path}, {printable(found.architecture)}"]
-    for head in found.heads:
-        width = max(len(tensor.name) for tensor in head.tensors)
-        lines = [
-            f"{printable(tensor.name):<{width}}  {tensor.type:<6} {size_text(tensor.size_bytes):>10}  "
-            f"{' x '.join(map(str, tensor.shape))}"
-            for tensor in head.tensors
-        ]
-        blocks.append("\n".join([_head(head, found.trunk_pass_bytes), *lines]))
-    return "\n\n".join(blocks)
-
-
-def _head(head: ListedHead, trunk_bytes: int | None) -> str:
-    share = f", {head.pass_bytes / trunk_bytes:.0%} of a trunk pass" if trunk_bytes else ""
-    output = "" if head.lm_head == "own" else " with the trunk's output matrix"
-    reads = f"{size_text(head.pass_bytes)}{output}{share}"
-    return f"layer {head.layer}: {size_text(head.size_bytes)}; a draft token reads {reads}"

@@ -107,7 +107,7 @@ def _as_text(found: Inspection, plan: MemoryPlan | None) -> str:
         _head_rows(found),
         *([_context_rows(plan.memory), _total_rows(found, plan)] if plan else []),
         _token_rows(found),
-        [("side file", _side_file(file)) for file in found.side_files],
+        [("side file", _side_file(file, found.trunk_pass_bytes)) for file in found.side_files],
     ]
     return "\n\n".join(block(rows, width=17) for rows in blocks if rows)
 
@@ -137,21 +137,28 @@ def _head_rows(found: Inspection) -> list[tuple[str, str]]:
         ("drafting", found.obstacle or "yes"),
         *((f"head {i}", _head(head)) for i, head in enumerate(found.heads)),
     ]
+    if found.heads:
+        rows.append(("draft pass", _draft_pass(found.heads, found.trunk_pass_bytes)))
     if not found.has_trunk:
         return rows
     if found.heads:
         inputs = "the trunk's hidden states"
         if len(found.heads) > 1:
             inputs = "chained: each head reads the one before it (--mtp-context target: all read the trunk)"
-        sizes = sorted({head.pass_bytes for head in found.heads})
-        heads = " to ".join(map(size_text, [sizes[0], sizes[-1]][: len(sizes)]))
-        trunk = f"a trunk pass {size_text(found.trunk_pass_bytes)} ({found.draft_cost or 0:.0%})"
-        rows += [("context rows", inputs), ("draft pass", f"reads {heads} of weights, {trunk}")]
+        rows.append(("context rows", inputs))
     rows.append(("memory", _MEMORY[found.memory_kind]))
     if found.heads:
         cells = "in the cells of the trunk's cache" if found.shares_cache else "separate from the trunk's"
         rows.append(("heads' cache", cells))
     return rows
+
+
+def _draft_pass(heads: Sequence[Head], trunk_bytes: int) -> str:
+    sizes = [head.pass_bytes for head in heads]
+    reads = f"reads {' to '.join(map(size_text, sorted({min(sizes), max(sizes)})))} of weights"
+    if not trunk_bytes:
+        return reads
+    return f"{reads}, a trunk pass {size_text(trunk_bytes)} ({sum(sizes) / len(sizes) / trunk_bytes:.0%})"
 
 
 def _head(head: Head) -> str:
@@ -238,10 +245,11 @@ def _tokens(tokens: tuple[Token, ...]) -> str:
     return ", ".join(f"{token.role} {token.id} {token.text!r}" for token in tokens) or "none"
 
 
-def _side_file(file: SideFile) -> str:
+def _side_file(file: SideFile, trunk_bytes: int) -> str:
     if file.problem:
         return file.problem
-    return f"{file.path.name}, {file.architecture} {file.quantization or ''}, {size_text(file.size_bytes)}"
+    draft_pass = f"; a draft pass {_draft_pass(file.heads, trunk_bytes)}" if file.heads else ""
+    return f"{file.path.name}, {file.architecture} {file.quantization or ''}, {size_text(file.size_bytes)}{draft_pass}"
 
 
 def _count(n: int) -> str:

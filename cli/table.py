@@ -59,7 +59,7 @@ _count = partial(_sampling, parse=number(int))
 # fmt: off
 TABLE: dict[str, list[Flag]] = {
     "": [
-        _flag("model", "MODEL", Path, on=f"list {_HEADS}", default=REQUIRED),
+        _flag("model", "MODEL", Path, on=_HEADS, default=REQUIRED),
         _flag("heads", "HEADS", Path, on="attach", default=REQUIRED),
         _flag("model", "MODEL", str, on="chat serve inspect bench"),
         _run("first", "MODEL", str),
@@ -381,7 +381,7 @@ TABLE: dict[str, list[Flag]] = {
         _serve("quiet", "-q --quiet", help="Log warnings and errors only."),
         _serve("log_file", "--log-file FILE", Path, "Append the log to FILE, too."),
         _serve("log_jsonl", "--log-jsonl/--no-log-jsonl", help="Log one JSON object per line."),
-        _flag("as_json", "--json", help="Print one JSON object instead of text.", on="run inspect list"),
+        _flag("as_json", "--json", help="Print one JSON object instead of text.", on="run inspect"),
         _flag("color", "-co --color", help="On a terminal, show accepted drafts in another colour.", on="run chat"),
         _run("logprobs", "--logprobs N", integer(0),
              "With --json: log probabilities of each token and of the N most likely ones there."),
@@ -397,7 +397,7 @@ TABLE: dict[str, list[Flag]] = {
         _flag("verbose", "-v --verbose", help="Show llama.cpp's log and the engine's counters on stderr."),
         _bench("verbose", "-v --verbose", help="Show llama.cpp's log on stderr."),
         _flag("debug", "--debug", is_eager=True, callback=remember_debug,
-              on=f"{_PLACING} rpc-server doctor list {_HEADS}", help="Show tracebacks of errors."),
+              on=f"{_PLACING} rpc-server doctor {_HEADS}", help="Show tracebacks of errors."),
     ],
 }
 

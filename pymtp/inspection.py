@@ -40,6 +40,7 @@ class SideFile:
     architecture: str
     quantization: str | None
     size_bytes: int
+    heads: tuple[Head, ...] = ()
     problem: str = ""
 
 
@@ -104,7 +105,7 @@ def inspect_model(path: str | os.PathLike[str]) -> Inspection:
         special_tokens=_special(model, tokens),
         thinking_tokens=_thinking(tokens),
         n_control_tokens=kinds.count(_CONTROL),
-        side_files=tuple(map(_side_file, side_files_of(model))),
+        side_files=tuple(_side_file(path, model) for path in side_files_of(model)),
     )
 
 
@@ -149,9 +150,10 @@ def _thinking(texts: Sequence[object]) -> tuple[Token, ...]:
     )
 
 
-def _side_file(path: Path) -> SideFile:
+def _side_file(path: Path, model: ModelFile) -> SideFile:
     try:
-        info = file_facts(path)
+        file = ModelFile(path)
+        info = file_facts(file)
     except PymtpError as error:
         return SideFile(path, "", None, 0, problem=str(error))
-    return SideFile(path, info.architecture, info.quantization, info.size_bytes)
+    return SideFile(path, info.architecture, info.quantization, info.size_bytes, heads_of(file, model))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -50,20 +49,6 @@ def glm(tmp_path: Path) -> Case:
     case = Case(write_glm4moe(tmp_path / "whole.gguf"), tmp_path / "trunk.gguf")
     split_heads(case.whole, case.trunk, tmp_path / "unused.gguf")
     return case
-
-
-def test_the_heads_of_the_embedded_model_are_listed(embedded_model: Path) -> None:
-    shown = heads("list", embedded_model)
-    assert (shown.exit_code, shown.stderr) == (0, "")
-    lines = shown.stdout.splitlines()
-    assert lines[0] == f"{embedded_model}, step35"
-    assert lines[2] == (
-        "layer 16: 2.1 MiB; a draft token reads 5.4 MiB with the trunk's output matrix, 17% of a trunk pass"
-    )
-    assert lines[3].split() == ["blk.16.attn_gate.weight", "Q4_K", "2.2", "KiB", "512", "x", "8"]
-    found = json.loads(heads("list", embedded_model, "--json").stdout)
-    assert (found["path"], found["heads"][0]["layer"]) == (str(embedded_model), 16)
-    assert found["heads"][0]["tensors"][0]["name"] == "blk.16.attn_gate.weight"
 
 
 def test_heads_go_out_become_smaller_and_go_in(glm: Case, tmp_path: Path) -> None:

@@ -83,10 +83,10 @@ def test_the_reference_has_every_flag_of_a_command(command: str) -> None:
             "heads extract --type q8_0 x",
             "--type; pymtp heads quantize and pymtp heads train have it (see pymtp heads",
         ),
-        ("heads ls model.gguf", "No such command 'ls'. Did you mean 'list'? (see pymtp heads --help)"),
+        ("heads extrac model.gguf", "No such command 'extrac'. Did you mean 'extract'? (see pymtp heads --help)"),
         ("heads model.gguf", "No such command 'model.gguf' (see pymtp heads --help)"),
         ("heads --bare x", "--bare; pymtp heads extract has it"),
-        ("heads list", "Missing argument 'MODEL' (see pymtp heads list --help)"),
+        ("heads extract", "Missing argument 'MODEL' (see pymtp heads extract --help)"),
     ],
 )
 def test_a_wrong_name_is_answered_with_the_nearest(arguments: str, expected: str) -> None:

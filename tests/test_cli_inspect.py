@@ -68,6 +68,8 @@ def test_json_has_every_fact(embedded_model: Path) -> None:
     assert result.stdout.count("\n") == 1
     assert (found["path"], found["architecture"], found["n_heads"]) == (str(embedded_model), "step35", 1)
     assert found["heads"][0]["lm_head"] == "shared"
+    tensor = {"name": "blk.16.attn_gate.weight", "type": "Q4_K", "shape": [512, 8], "size_bytes": 2304}
+    assert found["heads"][0]["tensors"][0] == tensor
     assert found["memory"]["kv_bytes"] == 8 * 2**20
     assert found["memory"]["total_bytes"] == sum(
         found["memory"][f"{part}_bytes"] for part in ("kv", "heads_kv", "state", "compute")
@@ -80,6 +82,7 @@ def test_what_is_missing_is_said(write_gguf: WriteGguf) -> None:
     assert rows(write_gguf(declared=2, heads=1))["MTP heads"] == "2 in the metadata, 1 in the tensors"
     side = rows(write_gguf("mtp-tiny.gguf", n_layer=0, declared=1, heads=1))
     assert side["layers"] == "none: this file holds only the MTP heads"
+    assert side["draft pass"].startswith("reads ") and "trunk" not in side["draft pass"]
     assert "context" not in side
 
 
@@ -90,6 +93,7 @@ def test_side_files_and_parts_are_shown(write_gguf: WriteGguf) -> None:
     shown = rows(first)
     assert shown["file"] == f"{first} and 1 more"
     assert shown["side file"].startswith("mtp-m.gguf, glm4moe F32, ")
+    assert re.search(r"; a draft pass reads .* of weights, a trunk pass .* \(\d+%\)$", shown["side file"])
 
 
 def test_a_name_cannot_steer_the_terminal(write_gguf: WriteGguf) -> None:

@@ -14,12 +14,12 @@ import pytest
 
 from pymtp import Model
 from pymtp.binding.library import ffi, lib
-from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel
+from pymtp.errors import InvalidParameter, ModelError
 from pymtp.gguf.header import ArrayLength
 from pymtp.gguf.model_file import ModelFile
 from pymtp.gguf.types import TENSOR_TYPES, WRITABLE_TYPES
 from pymtp.gguf.writer import PIECE_BYTES
-from pymtp.heads import HeadTypes, attach_heads, extract_heads, list_heads, quantize_heads
+from pymtp.heads import HeadTypes, attach_heads, extract_heads, quantize_heads
 from random_gguf import (
     write_deepseek4,
     write_gemma4_assistant,
@@ -144,31 +144,6 @@ def test_the_parts_of_a_split_model_become_one_file(tmp_path: Path, whole: Path)
     quantize_heads(first, quantised, HeadTypes(tensor_type=[("attn_q", "f16")]))
     assert len(ModelFile(quantised).shards) == 1
     assert tensors(quantised).keys() == tensors(whole).keys()
-
-
-def test_the_list_has_tensors_and_costs_wherever_the_heads_are(whole: Path, trunk: Path) -> None:
-    (head,) = list_heads(whole).heads
-    assert (head.layer, head.lm_head, head.size_bytes) == (3, "own", sum(each.size_bytes for each in head.tensors))
-    assert {each.name for each in head.tensors} == {name for name in tensors(whole) if name.startswith(HEAD)}
-    (matrix,) = (each for each in head.tensors if each.name == HEAD + "nextn.eh_proj.weight")
-    assert (matrix.type, matrix.shape) == ("F32", (2 * N_EMBD, N_EMBD))
-    with pytest.raises(UnsupportedModel, match=r"trunk.gguf names no MTP heads"):
-        list_heads(trunk)
-    heads = extract_heads(whole)
-    assert list_heads(heads).trunk_pass_bytes is None
-    beside = list_heads(trunk)
-    assert (beside.path, beside.heads) == (heads, (head,))
-    assert beside.trunk_pass_bytes == list_heads(whole).trunk_pass_bytes
-    shutil.copy(heads, heads.with_name("mtp-other.gguf"))
-    with pytest.raises(UnsupportedModel, match=r"several files next to .*; name the file with the heads"):
-        list_heads(trunk)
-
-
-def test_bare_heads_read_the_output_matrix_of_the_model(tmp_path: Path) -> None:
-    whole, trunk = write_qwen35(tmp_path / "whole.gguf"), tmp_path / "trunk.gguf"
-    split_heads(whole, trunk, tmp_path / "unused.gguf")
-    extract_heads(whole, tmp_path / "mtp-bare.gguf", bare=True)
-    assert list_heads(trunk).heads[0].pass_bytes == list_heads(whole).heads[0].pass_bytes
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1"])

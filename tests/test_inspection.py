@@ -14,9 +14,11 @@ from machine import needs_no_gpu
 from pymtp.binding.library import lib, text_of
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import model_facts
+from pymtp.heads import extract_heads
 from pymtp.inspection import Inspection, inspect_model
 from pymtp.placement.cache import estimate_memory, shape_of
-from random_gguf import blocks
+from random_gguf import blocks, write_qwen35
+from random_gguf.side_files import split_heads
 from random_gguf.writer import HEAD, N_EMBD, N_KV, Writer
 
 N_CTX = 1500
@@ -246,6 +248,16 @@ def test_a_side_file_itself_has_heads_and_no_trunk(write_gguf: WriteGguf) -> Non
     found = inspect_model(write_gguf("mtp-model.gguf", n_layer=0, declared=1, heads=1))
     assert (found.has_trunk, len(found.heads)) == (False, 1)
     assert "without a trunk" in found.obstacle
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_heads_in_a_side_file_read_what_they_read_in_the_model(bare: bool, tmp_path: Path) -> None:
+    whole, trunk = write_qwen35(tmp_path / "whole.gguf"), tmp_path / "trunk.gguf"
+    split_heads(whole, trunk, tmp_path / "unused.gguf")
+    extract_heads(whole, tmp_path / "mtp-heads.gguf", bare=bare)
+    (side,), expected = inspect_model(trunk).side_files, inspect_model(whole)
+    assert side.heads == expected.heads
+    assert expected.heads[0].lm_head == "shared"
 
 
 def test_our_arrays_are_those_of_the_gguf_package(embedded_model: Path) -> None:

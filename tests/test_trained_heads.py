@@ -24,7 +24,7 @@ from pymtp.engine.session import Chunk
 from pymtp.errors import BackendError, InvalidParameter, ModelError, PymtpError, UnsupportedModel
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.model_file import ModelFile
-from pymtp.heads import attach_heads, extract_heads, list_heads
+from pymtp.heads import attach_heads, extract_heads
 from random_gguf import N_VOCAB, write_generic, write_glm4moe, write_glm_dsa
 from random_gguf.generic import TRUNKS, write_trunk
 from random_gguf.side_files import split_heads
@@ -174,9 +174,8 @@ def test_a_trained_head_is_a_file_like_other_heads(tmp_path: Path) -> None:
     trunk, head = apart(tmp_path)
     whole = attach_heads(trunk, head, tmp_path / "whole2.gguf")
     again = extract_heads(whole, tmp_path / "again.gguf", bare=True)
-    assert [tensor.name for tensor in list_heads(again).heads[0].tensors] == [
-        tensor.name for tensor in list_heads(head).heads[0].tensors
-    ]
+    names = [[name for name in ModelFile(path).tensors if name.startswith("blk.")] for path in (again, head)]
+    assert names[0] == names[1] != []
     with Model(whole, draft="mtp", n_threads=1) as one, Model(trunk, draft_model=again, n_threads=1) as two:
         assert text(one) == text(two)
         with Model(whole, draft="none", n_threads=1) as plain:  # which loads no tensor of the head

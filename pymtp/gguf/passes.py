@@ -17,6 +17,16 @@ _NOT_READ = {"output.weight", "token_embd.weight", "per_layer_token_embd.weight"
 
 
 @dataclass(frozen=True)
+class HeadTensor:
+    """A tensor of a head. `shape`: the fastest dimension first."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class Head:
     """One MTP head whose tensors are in the file."""
 
@@ -30,11 +40,14 @@ class Head:
     """Whose output matrix scores the vocabulary: its own, or the trunk's."""
     pass_bytes: int
     """Weights that one draft token reads, output matrix included."""
+    tensors: tuple[HeadTensor, ...]
 
 
-def heads_of(model: ModelFile) -> tuple[Head, ...]:
+def heads_of(model: ModelFile, trunk: ModelFile | None = None) -> tuple[Head, ...]:
+    """The heads of a model, or in a file of their own; `trunk` has the output matrix that such a file may leave out."""
     layers = tensors_by_layer(model.tensors.values())
-    return tuple(_head(model, layer, layers[layer]) for layer in model.head_layers)
+    output = output_of(model) or output_of(trunk or model)
+    return tuple(_head(model, layer, layers[layer], output) for layer in model.head_layers)
 
 
 def trunk_pass_bytes(model: ModelFile) -> int | None:
@@ -64,7 +77,7 @@ def type_name(tensor: TensorInfo) -> str:
     return known.name if known else f"type {tensor.type_id}"
 
 
-def _head(model: ModelFile, layer: int, own: Mapping[str, TensorInfo]) -> Head:
+def _head(model: ModelFile, layer: int, own: Mapping[str, TensorInfo], output: list[TensorInfo]) -> Head:
     has_output = "nextn.shared_head_head.weight" in own
     read = [tensor for name, tensor in own.items() if name != "nextn.embed_tokens.weight"]
     return Head(
@@ -73,7 +86,8 @@ def _head(model: ModelFile, layer: int, own: Mapping[str, TensorInfo]) -> Head:
         size_bytes=sum(tensor.size_bytes for tensor in own.values()),
         tensor_types=tuple(bytes_by_type(tensor for tensor in own.values() if len(tensor.shape) > 1)),
         lm_head="own" if has_output else "shared",
-        pass_bytes=_pass_bytes(model, read if has_output else [*read, *output_of(model)]),
+        pass_bytes=_pass_bytes(model, read if has_output else [*read, *output]),
+        tensors=tuple(HeadTensor(each.name, type_name(each), each.shape, each.size_bytes) for each in own.values()),
     )
 
 
