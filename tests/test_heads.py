@@ -100,7 +100,7 @@ def test_heads_taken_out_draft_like_those_in_the_model(trunk: Path, bare: bool) 
 
 @pytest.mark.parametrize("declares", [False, True])
 def test_a_finetune_that_lost_its_heads_gets_those_of_the_original(declares: bool, trunk: Path, tmp_path: Path) -> None:
-    """Also where its metadata still declares them. In one file, all but the heads is the finetune's."""
+    """Also where its metadata still declares them. All but the heads is the finetune's."""
     whole, finetune = trunk.with_name("whole.gguf"), tmp_path / "finetune.gguf"
     lost = without_tensors(whole, tmp_path / "lost.gguf", HEAD) if declares else trunk
     own: dict[str, str | int] = {
@@ -116,8 +116,12 @@ def test_a_finetune_that_lost_its_heads_gets_those_of_the_original(declares: boo
     with Model(whole, draft="mtp", n_threads=1) as one, Model(joined, draft="mtp", n_threads=1) as two:
         expected = drafts(one)
         np.testing.assert_array_equal(drafts(two), expected)
+        two_ends = two.vocabulary.eos_text
+        assert two_ends != one.vocabulary.eos_text
     with Model(finetune, draft_model=heads, draft="mtp", n_threads=1) as three:
         np.testing.assert_array_equal(drafts(three), expected)
+        assert three.vocabulary.chat_template == "other"
+        assert three.vocabulary.eos_text == two_ends
 
 
 def test_the_parts_of_a_split_model_become_one_file(tmp_path: Path, whole: Path) -> None:
