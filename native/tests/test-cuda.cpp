@@ -8,10 +8,12 @@
 #include "random-values.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 static constexpr int SKIPPED = 77; // for CTest
@@ -714,6 +716,69 @@ static void attention_waits_for_its_queries() {
     }
 }
 
+// What rows, each of which sees one cell more than the one before, find in a cache: random_quantized keys and values of
+// two heads, as they are or as F16.
+static std::vector<float> attend_cache(ggml_type type, bool as_f16, const std::vector<float> & queries,
+                                       const std::vector<uint8_t> & keys, const std::vector<uint8_t> & values,
+                                       std::array<int64_t, 3> shape, int64_t n_cells) {
+    const auto [n_head_values, n_rows, n_heads] = shape;
+
+    const auto    stored = as_f16 ? GGML_TYPE_F16 : type;
+    graph         gf(g_gpu);
+    auto *        ctx  = gf.nodes();
+    ggml_tensor * k    = ggml_new_tensor_3d(gf.weights(), stored, n_head_values, 2, n_cells);
+    ggml_tensor * v    = ggml_new_tensor_3d(gf.weights(), stored, n_head_values, 2, n_cells);
+    ggml_tensor * q    = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, n_head_values, n_rows, n_heads);
+    ggml_tensor * mask = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, n_cells, n_rows);
+    ggml_tensor * out  = ggml_flash_attn_ext(ctx, q, ggml_permute(ctx, k, 0, 2, 1, 3), ggml_permute(ctx, v, 0, 2, 1, 3),
+                                             mask, 0.2f, 0.0f, 0.0f);
+    gf.build({ out });
+
+    for (const auto & [tensor, bytes] : { std::pair{ k, &keys }, { v, &values } }) {
+        if (as_f16) {
+            const auto               floats = unquantized(type, *bytes);
+            std::vector<ggml_fp16_t> halves(floats.size());
+            ggml_fp32_to_fp16_row(floats.data(), halves.data(), halves.size());
+            set(tensor, halves);
+        } else {
+            set(tensor, *bytes);
+        }
+    }
+    std::vector<ggml_fp16_t> hidden;
+    for (int64_t i = 0; i < n_rows * n_cells; ++i) {
+        hidden.push_back(ggml_fp32_to_fp16(i % n_cells < n_cells - n_rows + i / n_cells ? 0.0f : -INFINITY));
+    }
+    set(mask, hidden);
+    set(q, queries);
+    gf.compute();
+    return get<float>(out);
+}
+
+static void attention_reads_quantized_caches() {
+    for (const ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0 }) {
+        for (const int64_t n_head_values : sizes({ 128, 256 })) {
+            for (const int64_t n_cells : sizes({ 256, 2304 })) {
+                const auto keys   = random_quantized(type, 2 * n_cells, n_head_values);
+                const auto values = random_quantized(type, 2 * n_cells, n_head_values);
+                for (const int64_t n_heads : sizes({ 8, 2, 12, 16 })) {
+                    for (const int64_t n_rows : sizes({ 1, 2, 3, 4, 5, 8, 16, 64, 65, 17 })) {
+                        const auto queries = random_values(n_head_values * n_rows * n_heads);
+                        const auto attend  = [&](bool as_f16) {
+                            return attend_cache(type, as_f16, queries, keys, values, { n_head_values, n_rows, n_heads },
+                                                n_cells);
+                        };
+                        const auto res      = attend(false);
+                        const auto expected = attend(true);
+                        for (size_t i = 0; i < res.size(); ++i) {
+                            CHECK(std::fabs(res[i] - expected[i]) < 1e-3);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 int main(int argc, char ** argv) {
     g_small = argc > 1 && std::strcmp(argv[1], "small") == 0;
     ggml_backend_load_all();
@@ -735,5 +800,6 @@ int main(int argc, char ** argv) {
     RUN(the_first_of_the_highest_is_found);
     RUN(the_highest_comes_with_its_probability);
     RUN(attention_waits_for_its_queries);
+    RUN(attention_reads_quantized_caches);
     return g_n_failed > 0;
 }
