@@ -19,7 +19,6 @@ from pymtp.gguf.model_file import read_model
 from pymtp.gguf.passes import Head
 from pymtp.inspection import Inspection, SideFile, Token, inspect_model
 from pymtp.loading.params import ModelParams
-from pymtp.placement.cache import MemoryEstimate
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.spans import spans
 
@@ -32,16 +31,6 @@ from .text import block, printable, size_text
 if TYPE_CHECKING:
     from pymtp.placement.places import Place
     from pymtp.placement.plan import MemoryPlan
-
-
-_MEMORY = {
-    "full": "K/V of every position, in one cache",
-    "sliding-window": "K/V, in some layers only for a sliding window",
-    "hybrid": "recurrent states and K/V",
-    "recurrent": "recurrent states",
-    "sparse": "K/V, and an index of what each position attends to",
-    "compressed": "K of a window, and compressed K of the positions before it",
-}
 
 
 def inspect(own: Values) -> None:
@@ -105,7 +94,7 @@ def _as_text(found: Inspection, plan: MemoryPlan | None) -> str:
     blocks = [
         _model_rows(found),
         _head_rows(found),
-        *([_context_rows(plan.memory), _total_rows(found, plan)] if plan else []),
+        *([_context_rows(plan), _total_rows(found, plan)] if plan else []),
         _token_rows(found),
         [("side file", _side_file(file, found.trunk_pass_bytes)) for file in found.side_files],
     ]
@@ -146,10 +135,6 @@ def _head_rows(found: Inspection) -> list[tuple[str, str]]:
         if len(found.heads) > 1:
             inputs = "chained: each head reads the one before it (--mtp-context target: all read the trunk)"
         rows.append(("context rows", inputs))
-    rows.append(("memory", _MEMORY[found.memory_kind]))
-    if found.heads:
-        cells = "in the cells of the trunk's cache" if found.shares_cache else "separate from the trunk's"
-        rows.append(("heads' cache", cells))
     return rows
 
 
@@ -166,9 +151,10 @@ def _head(head: Head) -> str:
     return f"layer {head.layer}, {size_text(head.size_bytes)} {'/'.join(head.tensor_types)}, {lm_head}"
 
 
-def _context_rows(memory: MemoryEstimate) -> list[tuple[str, str]]:
+def _context_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
+    memory, context = plan.memory, plan.params.context
     rows = [
-        ("context", f"{memory.n_ctx} tokens, K {memory.type_k}, V {memory.type_v}"),
+        ("context", f"{memory.n_ctx} tokens, K {context.type_k}, V {context.type_v}"),
         ("K/V", f"{size_text(memory.kv_bytes)}, and {size_text(memory.heads_kv_bytes)} for the heads"),
     ]
     return [*rows, *([("states", size_text(memory.state_bytes))] if memory.state_bytes else [])]

@@ -17,7 +17,6 @@ from pymtp.gguf.header import ArrayLength, read_array
 from pymtp.gguf.model_file import ModelFile, read_model
 from pymtp.gguf.passes import Head, bytes_by_type, heads_of, trunk_pass_bytes
 from pymtp.gguf.side_files import side_files_of
-from pymtp.placement.cache import shape_of
 from pymtp.text.thinking import TAGS
 
 _CONTROL = 3  # a token type: not text
@@ -63,10 +62,6 @@ class Inspection:
     mtp_context: Literal["chained", "target"]
     """What the rows of the heads read by default: see Model."""
     trunk_pass_bytes: int
-    memory_kind: str
-    """What llama.cpp calls the memory of the trunk, such as "full" or "hybrid"."""
-    shares_cache: bool
-    """Whether the heads' K/V is in the cells of the trunk's cache."""
     special_tokens: tuple[Token, ...]
     thinking_tokens: tuple[Token, ...]
     """The tokens that open and close the model's thinking, if the vocabulary has them."""
@@ -85,7 +80,7 @@ def inspect_model(path: str | os.PathLike[str]) -> Inspection:
     """Inspect the GGUF at `path`. Raises ModelError as `file_facts` does."""
     model = read_model(path)
     info, heads, pass_bytes = file_facts(model), heads_of(model), trunk_pass_bytes(model)
-    shape, has_trunk = shape_of(model), pass_bytes is not None
+    has_trunk = pass_bytes is not None
     texts, types = (model.metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
     tokens = read_array(model.path, texts) if isinstance(texts, ArrayLength) and texts.holds_texts else []
     kinds = read_array(model.path, types, len(tokens)) if isinstance(types, ArrayLength) else []
@@ -100,8 +95,6 @@ def inspect_model(path: str | os.PathLike[str]) -> Inspection:
         obstacle=_obstacle(info, has_trunk),
         mtp_context="chained" if len(heads) > 1 else "target",
         trunk_pass_bytes=pass_bytes or 0,
-        memory_kind=shape.kind,
-        shares_cache=shape.is_shared,
         special_tokens=_special(model, tokens),
         thinking_tokens=_thinking(tokens),
         n_control_tokens=kinds.count(_CONTROL),

@@ -8,10 +8,9 @@ from random import Random
 import pytest
 
 from pymtp import InvalidParameter, ModelParams
-from pymtp.placement.cache import MemoryEstimate
+from pymtp.placement.demand import Demand, MemoryEstimate
 from pymtp.placement.fit import fit, fit_context, is_open, margins_of
 from pymtp.placement.places import EXPERTS, Place, Spot, layer_owners, places
-from pymtp.placement.weights import Demand
 
 HOST = Spot("CPU", "", None, "CPU")
 PARAMS = ModelParams(fit_target=(0,))
@@ -35,8 +34,6 @@ def demand(
         tensors["output.weight"] = OUTPUT
     memory = MemoryEstimate(
         n_ctx=n_ctx,
-        type_k="f16",
-        type_v="f16",
         kv_bytes=cache * n_layer,
         heads_kv_bytes=cache * n_heads,
         state_bytes=0,

@@ -24,7 +24,6 @@ from pymtp.engine.session import Chunk, Session
 from pymtp.errors import InvalidParameter, PymtpError, StateError, UnsupportedModel
 from pymtp.gguf.shards import read_shards
 from pymtp.gguf.weights import fingerprint, output_rows
-from pymtp.placement import cache
 from pymtp.sampling.distribution import Distribution
 from random_gguf import N_VOCAB, write_deepseek3, write_glm4moe, write_mimo2, write_qwen35
 
@@ -494,5 +493,4 @@ def test_distributions_of_impossible_tokens_are_refused() -> None:
 
 def test_numbers_that_are_written_twice_are_the_same() -> None:
     assert N_DRAFT_MAX == lib.PYMTP_DRAFT_MAX
-    assert cache._OWN_CACHE_MARGIN == lib.PYMTP_OWN_CACHE_MARGIN
     assert 0 < CATCH_UP < lib.PYMTP_KEPT_POSITIONS

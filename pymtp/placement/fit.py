@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pymtp.loading.params import ModelParams
+from pymtp.placement.demand import Demand
 from pymtp.placement.places import EMBEDDING_ALONE, Place, Spot
-from pymtp.placement.weights import Demand
 
 Places = Callable[[ModelParams, Demand], list[Place]]  # where everything goes with parameters; the host is last
 _CTX_STEP = 256

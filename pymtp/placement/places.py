@@ -14,7 +14,7 @@ from typing import Any
 
 from pymtp.gguf.model_file import layer_of
 from pymtp.loading.params import ModelParams
-from pymtp.placement.weights import Demand
+from pymtp.placement.demand import Demand
 
 EXPERTS = r"\.ffn_[a-z_]+_(ch)?exps"  # tensors that hold one matrix for each expert
 EMBEDDING, EMBEDDING_ALONE = "token_embd.weight", r"^token_embd\.weight$"

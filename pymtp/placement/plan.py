@@ -12,12 +12,11 @@ from pymtp.errors import InvalidParameter
 from pymtp.gguf.facts import GgufInfo, context_size
 from pymtp.gguf.model_file import read_model
 from pymtp.options import Params
-from pymtp.placement.cache import MemoryEstimate
+from pymtp.placement.demand import MemoryEstimate, demand
 from pymtp.placement.devices import host_free_bytes
 from pymtp.placement.fit import fit, fit_context, is_open
 from pymtp.placement.places import Place
 from pymtp.placement.target import LoadTarget
-from pymtp.placement.weights import demand
 
 _SMALL_BYTES = 1 << 28
 """Of caches that have room anywhere: to ask the host takes as long as to load a small model."""

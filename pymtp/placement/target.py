@@ -12,8 +12,8 @@ from pymtp.gguf.facts import GgufInfo
 from pymtp.loading.params import ModelParams
 from pymtp.loading.rpc import RpcLink
 from pymtp.placement import devices
+from pymtp.placement.demand import Demand
 from pymtp.placement.places import EMBEDDING_ALONE, EXPERTS, Overrides, Place, Spot, layer_owners, places
-from pymtp.placement.weights import Demand
 
 _EMBEDDING_SHARE = 0.7
 """Of a device's free memory: what a model may take, token embedding included, for that to be put there."""

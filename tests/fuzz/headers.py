@@ -20,10 +20,10 @@ from pymtp.gguf.facts import find_draft_model, model_facts
 from pymtp.gguf.header import MAGIC
 from pymtp.inspection import inspect_model
 from pymtp.options import Params
+from pymtp.placement.demand import demand
 from pymtp.placement.fit import fit
 from pymtp.placement.places import Spot, places
 from pymtp.placement.plan import MemoryPlan, plan
-from pymtp.placement.weights import demand
 from random_gguf import write_deepseek4, write_gemma4, write_glm4moe, write_mimo2, write_qwen35, write_step35
 
 from .fuzzer import NUMBERS, Fuzzer, damaged
