@@ -6,7 +6,7 @@ the host keeps those of the first layers before it keeps whole layers. Knows wha
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from pymtp.loading.params import ModelParams
@@ -42,21 +42,27 @@ def fit(
     `demand_of`: what the model needs with a context of N tokens, None: of what was asked for; `may_shrink`:
     whether nothing was, so that the context may be as short as `fit_ctx`; see `fit_context`.
     """
-
-    def room_for(n_ctx: int | None) -> _Room:
-        return _Room(demand_of(n_ctx), devices, margins_of(params, len(devices)), places)
-
-    room = room_for(None)
-    if may_shrink and params.fit_ctx < room.demand.context.n_ctx and not room.holds(params):
-        room = room_for(params.fit_ctx)
-    if room.holds(params):
+    free = [spot.free_bytes for spot in devices]
+    demand = demand_of(None)
+    if may_shrink and params.fit_ctx < demand.context.n_ctx and not _have_room(params, places, demand, free):
+        demand = demand_of(params.fit_ctx)
+    if _have_room(params, places, demand, free):
         return params
-    if room.demand.has_output:
+    if demand.has_output:
         # the token embedding is on a device only where nothing is said of any tensor; a tied one costs nothing there
         params = replace(params, override_tensor=((EMBEDDING_ALONE, "CPU"),))
-        if room.holds(params):
+        if _have_room(params, places, demand, free):
             return params
-    return room.with_less(params)
+    n_layer, n_layer_all = demand.n_layer, demand.n_layer_all
+
+    def packed(n_cpu_moe: int = 0, *, cpu_moe: bool = False) -> ModelParams:
+        return _packed(replace(params, n_cpu_moe=n_cpu_moe, cpu_moe=cpu_moe), places, demand, devices)
+
+    if not any(place.expert_layers for place in places(params, demand)):
+        return packed()
+    n = bisect_left(range(n_layer), True, key=lambda n: packed(n).n_gpu_layers > n_layer_all)
+    with_experts = packed(n)  # of the heads
+    return with_experts if with_experts.n_gpu_layers > n_layer_all - n_layer else packed(cpu_moe=True)
 
 
 def fit_context(
@@ -66,73 +72,45 @@ def fit_context(
 
     `free`: bytes of each device and of the host, which keep what `fit_target` says.
     """
-    margins = margins_of(params, len(free))
-
-    def has_room(n_ctx: int | None) -> bool:
-        demand = demand_of(n_ctx)
-        found = places(params, demand)
-        if not found:  # each device gets parts of all
-            needed = sum(demand.tensors.values()) + demand.context.total_bytes
-            return needed + sum(margins[:-1]) <= sum(each or 0 for each in free[:-1])
-        return all(map(_has_room, found, free, margins))
-
-    if has_room(None):
+    if _have_room(params, places, demand_of(None), free):
         return None
     contexts = range(params.fit_ctx, demand_of(None).context.n_ctx, _CTX_STEP)
-    n = bisect_left(contexts, True, key=lambda n_ctx: not has_room(n_ctx))
+    n = bisect_left(contexts, True, key=lambda n_ctx: not _have_room(params, places, demand_of(n_ctx), free))
     return contexts[max(n - 1, 0)]
+
+
+def _have_room(params: ModelParams, places: Places, demand: Demand, free: Sequence[int | None]) -> bool:
+    """Whether each device, and the host if `free` has its bytes, has room, and its margin to spare."""
+    found, margins = places(params, demand), margins_of(params, len(free))
+    if not found:  # each device gets parts of all
+        needed = sum(demand.tensors.values()) + demand.context.total_bytes
+        return needed + sum(margins[:-1]) <= sum(each or 0 for each in free[:-1])
+    return all(map(_has_room, found, free, margins))
 
 
 def _has_room(place: Place, free: int | None, margin: int) -> bool:
     return free is None or not place.needed_bytes or place.needed_bytes + margin <= free
 
 
-@dataclass(frozen=True)
-class _Room:
-    """What there is room for on the devices."""
+def _packed(params: ModelParams, places: Places, demand: Demand, devices: Sequence[Spot]) -> ModelParams:
+    """As many of the last layers as there is room for, in their order, from the last device to the first."""
+    counts, margins = [0] * len(devices), margins_of(params, len(devices))
+    is_output_here = devices[-1].is_remote
+    n_heads = demand.n_layer_all - demand.n_layer
+    end = demand.n_layer if is_output_here else demand.n_layer_all + 1
 
-    demand: Demand
-    devices: Sequence[Spot]
-    margins: Sequence[int]
-    places: Places
+    def with_count(i: int, n: int) -> ModelParams:
+        tried = [*counts[:i], n, *counts[i + 1 :]]
+        shares = tuple(map(float, tried)) if len(tried) > 1 and any(tried) else ()
+        n_at_output = n_heads + 1 if is_output_here and any(tried) else 0
+        return replace(params, n_gpu_layers=sum(tried) + n_at_output, tensor_split=shares)
 
-    def holds(self, params: ModelParams) -> bool:
-        """Whether every device has room, and its margin to spare; the host always has."""
-        free = [spot.free_bytes for spot in self.devices]
-        return all(map(_has_room, self.places(params, self.demand), free, self.margins))
+    def is_too_much(i: int, n: int) -> bool:
+        # what the device needs for N layers, with those of the devices after it, the plan for them says
+        return not _has_room(places(with_count(i, n), demand)[i], devices[i].free_bytes, margins[i])
 
-    def with_less(self, params: ModelParams) -> ModelParams:
-        """`params` with experts on the host, and where that is not enough, layers."""
-        n_layer, n_layer_all = self.demand.n_layer, self.demand.n_layer_all
-        if not any(place.expert_bytes for place in self.places(params, self.demand)):
-            return self._packed(params)
-        tried = [replace(params, n_cpu_moe=n) for n in range(n_layer + 1)]
-        n = bisect_left(tried, True, key=lambda each: self._packed(each).n_gpu_layers == n_layer_all + 1)
-        with_experts = self._packed(tried[min(n, n_layer)])
-        if n <= n_layer or with_experts.n_gpu_layers > n_layer_all - n_layer:
-            return with_experts
-        return self._packed(replace(params, cpu_moe=True))
-
-    def _packed(self, params: ModelParams) -> ModelParams:
-        """As many of the last layers as there is room for, in their order, from the last device to the first."""
-        is_output_here = self.devices[-1].is_remote
-        n_heads = self.demand.n_layer_all - self.demand.n_layer
-        end = self.demand.n_layer if is_output_here else self.demand.n_layer_all + 1
-        counts = [0] * len(self.devices)
-
-        def is_too_much(i: int, n: int) -> bool:
-            # what the device needs for N layers, with those of the devices after it, the plan for them says
-            tried = self._with_counts(params, [*counts[:i], n, *counts[i + 1 :]])
-            return not _has_room(self.places(tried, self.demand)[i], self.devices[i].free_bytes, self.margins[i])
-
-        for i in reversed(range(len(counts))):
-            n = bisect_left(range(1, end - sum(counts) + 1), True, key=partial(is_too_much, i))
-            # output and heads share a device: the next one if this one has no room for all of them
-            counts[i] = n if i == 0 or is_output_here or n > n_heads or any(counts) else 0
-        return self._with_counts(params, counts)
-
-    def _with_counts(self, params: ModelParams, counts: Sequence[int]) -> ModelParams:
-        n = sum(counts)
-        n_at_output = self.demand.n_layer_all + 1 - self.demand.n_layer if self.devices[-1].is_remote and n else 0
-        shares = tuple(float(count) for count in counts) if len(counts) > 1 and n else ()
-        return replace(params, n_gpu_layers=n + n_at_output, tensor_split=shares)
+    for i in reversed(range(len(counts))):
+        n = bisect_left(range(1, end - sum(counts) + 1), True, key=partial(is_too_much, i))
+        # output and heads share a device: the next one if this one has no room for all of them
+        counts[i] = n if i == 0 or is_output_here or n > n_heads or any(counts) else 0
+    return with_count(0, counts[0])

@@ -6,19 +6,16 @@ free on each.
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from ctypes import c_float  # llama.cpp divides layers in single precision
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from pymtp.gguf.model_file import layer_of
 from pymtp.loading.params import ModelParams
 from pymtp.placement.demand import Demand
 
 EXPERTS = r"\.ffn_[a-z_]+_(ch)?exps"  # tensors that hold one matrix for each expert
 EMBEDDING, EMBEDDING_ALONE = "token_embd.weight", r"^token_embd\.weight$"
-_INPUTS = ("token_embd", "token_types", "position_embd", "per_layer_token_embd")
 
 
 @dataclass(frozen=True)
@@ -35,21 +32,24 @@ class Spot:
     copies_weights: bool = False
     """Whether it computes prompts with weights that are on the host, which it copies for that."""
 
+    @property
+    def share(self) -> float:
+        """Its share of the layers: free MiB, as sums of these are exact in llama.cpp's single precision."""
+        return float(max(1, (self.free_bytes or 0) >> 20))
 
-@dataclass(frozen=True)
+
+@dataclass
 class Place:
     """A device, what goes there, and how many bytes that takes."""
 
     spot: Spot
-    layers: tuple[int, ...] = ()
+    layers: list[int] = field(default_factory=list)
     """The layers there, of the trunk and of the heads; a layer's cache goes with it."""
     has_output: bool = False
     has_embedding: bool = False
-    weight_bytes: int = 0
-    expert_bytes: int = 0
-    """The part of the weights that is routed experts'."""
-    expert_layers: tuple[int, ...] = ()
+    expert_layers: list[int] = field(default_factory=list)
     """Layers whose routed experts are here, all of them or some."""
+    weight_bytes: int = 0
     cache_bytes: int = 0
     compute_bytes: int = 0
     """What passes compute in; a rough figure."""
@@ -66,56 +66,35 @@ def places(
     params: ModelParams, overrides: Overrides, demand: Demand, devices: Sequence[Spot], host: Spot
 ) -> list[Place]:
     """The devices in their order, and the host last. `devices`: those that take layers."""
-    owners = layer_owners(params, demand.n_layer, demand.n_layer_all, devices)
-    stored = dict(enumerate(demand.context.layer_bytes))
-    tensors = _by_spot(overrides, demand, devices, host, owners)
-    # weights that prompts need from the host are copied to the first device that can, one at a time
-    copied_bytes = max((size for _, size, layer in tensors[-1] if layer is not None), default=0)
-    moe_cache_bytes = demand.moe_cache_bytes // max(1, len({*owners} - {len(devices)}))
-    found = []
-    for i, (spot, here) in enumerate(zip([*devices, host], tensors, strict=True)):
-        experts = [(size, layer or 0) for name, size, layer in here if re.search(EXPERTS, name)]
-        layers = tuple(layer for layer, owner in enumerate(owners[:-1]) if owner == i)
-        cached: Iterable[int] = layers
-        if demand.has_cache_on_host:
-            cached = stored if spot is host else ()
-        compute_bytes = demand.context.compute_bytes if i in owners else 0
-        compute_bytes += demand.kept_bytes if i == owners[-1] else 0
-        compute_bytes += demand.assistant_bytes if spot is not host and not spot.is_remote else 0
-        compute_bytes += moe_cache_bytes if i in owners and spot is not host else 0
-        compute_bytes += copied_bytes if i == 0 and spot.copies_weights else 0
-        found.append(
-            Place(
-                spot,
-                layers=layers,
-                has_output=i == owners[-1],
-                has_embedding=any(name == EMBEDDING and layer is None for name, _, layer in here),
-                weight_bytes=sum(size for _, size, _ in here),
-                expert_bytes=sum(size for size, _ in experts),
-                expert_layers=tuple(sorted({layer for _, layer in experts})),
-                cache_bytes=sum(stored.get(layer, 0) for layer in cached),
-                compute_bytes=compute_bytes,
-            )
-        )
-    return found
-
-
-def _by_spot(
-    overrides: Overrides, demand: Demand, devices: Sequence[Spot], host: Spot, owners: Sequence[int]
-) -> list[list[tuple[str, int, int | None]]]:
-    """Name, bytes and layer of what goes to each spot; the output's layer is after the last, None: an input."""
-    by_buffer = {spot.buffer: i for i, spot in reversed([*enumerate(devices)])} | {host.buffer: len(devices)}
+    *owners, output = layer_owners(params, demand.n_layer, demand.n_layer_all, devices)
+    found, n_computing = [Place(spot) for spot in [*devices, host]], len({*owners, output} - {len(devices)})
+    for i, place in enumerate(found):
+        place.layers, place.has_output = [layer for layer, owner in enumerate(owners) if owner == i], i == output
+        place.compute_bytes += demand.assistant_bytes * (place.spot is not host and not place.spot.is_remote)
+        if place.layers or place.has_output:
+            place.compute_bytes += demand.context.compute_bytes + demand.kept_bytes * place.has_output
+            place.compute_bytes += demand.moe_cache_bytes // n_computing if place.spot is not host else 0
+    for owner, size in zip(owners, demand.context.layer_bytes, strict=False):
+        found[-1 if demand.has_cache_on_host else owner].cache_bytes += size
+    by_buffer = {spot.buffer: i for i, spot in reversed([*enumerate(devices)])}
     patterns = [(re.compile(pattern), by_buffer.get(buffer, len(devices))) for pattern, buffer in overrides]
-    found: list[list[tuple[str, int, int | None]]] = [[] for _ in (*devices, host)]
+    copied_bytes = 0
     for name, size in demand.tensors.items():
-        layer = layer_of(name)
-        if layer is None and not name.startswith(_INPUTS):
-            layer = demand.n_layer_all
-        natural = len(devices) if layer is None else owners[min(layer, demand.n_layer_all)]
+        layer = demand.layer_of(name)
+        natural = len(devices) if layer is None else [*owners, output][layer]
         forced = next((at for pattern, at in patterns if pattern.search(name)), None)
-        found[natural if forced is None else forced].append((name, size, layer))
-        if name == EMBEDDING and not demand.has_output and forced is None and owners[-1] != natural:
-            found[owners[-1]].append((name, size, demand.n_layer_all))  # a second copy: the output matrix
+        place = found[natural if forced is None else forced]
+        place.weight_bytes += size
+        if name == EMBEDDING:
+            place.has_embedding = True
+            if not demand.has_output and forced is None and output != natural:
+                found[output].weight_bytes += size  # a second copy: the output matrix
+        elif place.spot is host and layer is not None:
+            copied_bytes = max(copied_bytes, size)
+        if layer is not None and re.search(EXPERTS, name):
+            place.expert_layers = sorted({*place.expert_layers, layer})
+    if found[0].spot.copies_weights:  # weights that prompts need from the host go to the first device, one at a time
+        found[0].compute_bytes += copied_bytes
     return found
 
 
@@ -131,12 +110,9 @@ def layer_owners(params: ModelParams, n_layer: int, n_layer_all: int, devices: S
     if devices and devices[-1].is_remote:  # heads and output stay here: see mtp-remote.h
         n = max(0, min(n_layer - first, n))
     shares = [*params.tensor_split, *[0.0] * (host - len(params.tensor_split))][:host]
-    if not any(shares):
-        shares = [float(spot.free_bytes or 0) for spot in devices]
-    sums = [*accumulate((c_float(share).value for share in shares), lambda a, b: c_float(a + b).value)]
-    ends = [c_float(end / sums[-1]).value if sums[-1] else 1.0 for end in sums]
+    ends = [*accumulate(shares if any(shares) else [spot.share for spot in devices])]
     return [
-        bisect_right(ends, c_float(((layer if layer < n_layer else n_layer_all) - first) / n).value)
+        bisect_right(ends[:-1], ((layer if layer < n_layer else n_layer_all) - first) * ends[-1] / n)
         if first <= layer < first + n
         else host
         for layer in range(n_layer_all + 1)

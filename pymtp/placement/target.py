@@ -84,9 +84,8 @@ class LoadTarget:
 
     def shares(self, params: ModelParams) -> list[float]:
         """The share of each device: by default what was free when this was made; []: llama.cpp decides."""
-        free = [spot.free_bytes for spot in self.spots]
-        is_sure = params.split_mode == "layer" and len(free) > 1 and all(free)
-        return [float(each or 0) for each in params.tensor_split or (free if is_sure else ())]
+        is_sure = params.split_mode == "layer" and len(self.spots) > 1 and all(spot.free_bytes for spot in self.spots)
+        return [*params.tensor_split] or [spot.share for spot in self.spots if is_sure]
 
     def close(self) -> None:
         """Hand RPC servers back, after the model was freed."""
