@@ -65,10 +65,9 @@ enum pymtp_status {
 
 // what the engine is built for
 enum pymtp_limit {
-    PYMTP_VOCAB_MAX        = 1 << 22, // tokens of a vocabulary
-    PYMTP_DRAFT_MAX        = 32,      // drafts that a round verifies, as in vLLM
-    PYMTP_KEPT_POSITIONS   = 64,      // of each sequence, whose hidden states are kept for its heads
-    PYMTP_OWN_CACHE_MARGIN = 64,      // positions of a sequence in a cache of the heads' own, beyond the trunk's
+    PYMTP_VOCAB_MAX      = 1 << 22, // tokens of a vocabulary
+    PYMTP_DRAFT_MAX      = 32,      // drafts that a round verifies, as in vLLM
+    PYMTP_KEPT_POSITIONS = 64,      // of each sequence, whose hidden states are kept for its heads
 };
 
 // where the MTP layers keep their K/V

@@ -180,7 +180,7 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model,
     params.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
 
     // drafts of every sequence beyond the positions that the trunk can hold
-    const uint32_t n_more = PYMTP_OWN_CACHE_MARGIN * (cparams.kv_unified ? cparams.n_seq_max : 1);
+    const uint32_t n_more = 64 * (cparams.kv_unified ? cparams.n_seq_max : 1);
     cparams.n_ctx_seq     = GGML_PAD(cparams.n_ctx_seq + n_more, 256);
 
     std::unique_ptr<llama_memory_i> memory(model.create_memory(params, cparams));
