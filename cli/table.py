@@ -271,7 +271,7 @@ TABLE: dict[str, list[Flag]] = {
     ],
     "Acceptance": [
         _flag("draft_pick", "--draft-pick greedy|sample|auto", str, default="auto",
-              help="Draft the most likely tokens (greedy) or draw them (sample); auto: what is accepted more often."),
+              help="Draft the most likely tokens (greedy) or draw them (sample); auto: draw them, without a seed."),
         _flag("accept", f"--accept {'|'.join(ACCEPT)}", str,
               "Acceptance method; none of them changes the distribution of the output.", default="auto"),
         _lists("accept", "--accept METHOD,...", OneOf(ACCEPT, is_list=True),

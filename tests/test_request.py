@@ -11,7 +11,6 @@ from pymtp.acceptance.interface import MATCH, Acceptance
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.binding.library import ffi
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.pick import AutoPick, FixedPick
 from pymtp.errors import InvalidParameter
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.make_sequence import ModelTraits, make_sequence
@@ -106,31 +105,31 @@ def test_samplers_with_a_state_that_drafts_cannot_share_turn_drafting_off_with_a
 
 
 @pytest.mark.parametrize(
-    ("options", "pick", "draws", "accept", "accept_drawn"),
+    ("options", "draws", "accept", "accept_drawn"),
     [
-        ({}, AutoPick, False, MATCH, BLOCK_REJECTION),
-        ({"sampling": SamplingParams(temperature=0)}, FixedPick, False, MATCH, BLOCK_REJECTION),
-        ({"draft_pick": "greedy"}, FixedPick, False, MATCH, BLOCK_REJECTION),
-        ({"draft_pick": "sample"}, FixedPick, True, MATCH, BLOCK_REJECTION),
-        ({"draft_pick": "sample", "sampling": SamplingParams(temperature=0)}, FixedPick, False, MATCH, BLOCK_REJECTION),
-        ({"accept": "match"}, FixedPick, False, MATCH, MATCH),
-        ({"accept": "rejection"}, AutoPick, False, BLOCK_REJECTION, BLOCK_REJECTION),
-        ({"accept": "rejection-tokenwise"}, AutoPick, False, TOKENWISE_REJECTION, TOKENWISE_REJECTION),
+        ({}, True, MATCH, BLOCK_REJECTION),
+        ({"sampling": SamplingParams(seed=1)}, False, MATCH, BLOCK_REJECTION),
+        ({"sampling": SamplingParams(temperature=0)}, False, MATCH, BLOCK_REJECTION),
+        ({"draft_pick": "greedy"}, False, MATCH, BLOCK_REJECTION),
+        ({"draft_pick": "sample"}, True, MATCH, BLOCK_REJECTION),
+        ({"draft_pick": "sample", "sampling": SamplingParams(temperature=0)}, False, MATCH, BLOCK_REJECTION),
+        ({"accept": "match"}, False, MATCH, MATCH),
+        ({"accept": "rejection"}, True, BLOCK_REJECTION, BLOCK_REJECTION),
+        ({"accept": "rejection-tokenwise"}, True, TOKENWISE_REJECTION, TOKENWISE_REJECTION),
     ],
 )
 def test_options_decide_pick_and_acceptance_method(
-    options: dict[str, Any], pick: type, draws: bool, accept: Acceptance, accept_drawn: Acceptance
+    options: dict[str, Any], draws: bool, accept: Acceptance, accept_drawn: Acceptance
 ) -> None:
     made = sequence([0], **options)
-    assert type(made.pick) is pick
-    assert made.pick.draws == draws
+    assert made.draws == draws
     assert (made.accept, made.accept_drawn) == (accept, accept_drawn)
 
 
 def test_forced_acceptance_picks_drafts_greedily() -> None:
     forced = Forced([0.5])
     made = sequence([0], forced=forced, draft_pick="sample")
-    assert not made.pick.draws
+    assert not made.draws
     assert made.accept is made.accept_drawn is forced
 
 

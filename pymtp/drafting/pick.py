@@ -1,7 +1,6 @@
 """How draft tokens are picked from the chain's distributions, the most likely ones (greedy) or drawn, and how many.
 
-Greedy picks are accepted by match, drawn ones by rejection; which accepts more depends on the text. Knows
-probabilities; never text or the clock.
+Knows probabilities; never text or the clock.
 """
 
 from collections.abc import Sequence
@@ -11,49 +10,6 @@ from pymtp.drafting.interface import PickedToken
 from pymtp.drafting.params import N_DRAFT_MAX
 from pymtp.engine.session import Row
 from pymtp.sampling.chain import Sampler
-from pymtp.sampling.distribution import Distribution
-
-
-class FixedPick:
-    """The same pick for all rounds."""
-
-    compares = False
-    """Whether `observe` needs the distributions."""
-
-    def __init__(self, *, draws: bool) -> None:
-        self.draws = draws
-        """Whether the next round draws its drafts."""
-
-    def observe(self, drafts: Sequence[Distribution], targets: Sequence[Distribution]) -> None:
-        """Learn from the distributions that a round drafted from, and the target's at the same positions."""
-
-
-class AutoPick:
-    """Whichever pick would have had more of the recent drafts accepted.
-
-    Every verified row shows both acceptance rates: the target's probability of the most likely draft token, and the
-    overlap of the two distributions. No round looks at its own rows, so the output keeps the target's distribution.
-    """
-
-    compares = True
-
-    def __init__(self, *, memory: float = 64, margin: float = 0.02) -> None:
-        self.draws = False
-        self.match_rate = self.rejection_rate = 0.0
-        """Running means over about `memory` rows."""
-        self._memory, self._margin = memory, margin
-        self._weight = 0.0
-
-    def observe(self, drafts: Sequence[Distribution], targets: Sequence[Distribution]) -> None:
-        for draft, target in zip(drafts, targets, strict=False):
-            self._weight = min(self._weight + 1, self._memory)
-            self.match_rate += (target.prob(draft.argmax) - self.match_rate) / self._weight
-            self.rejection_rate += (target.overlap(draft) - self.rejection_rate) / self._weight
-        lead = self.rejection_rate - self.match_rate
-        self.draws = lead > (-self._margin if self.draws else self._margin)
-
-
-PickMethod = FixedPick | AutoPick
 
 
 class DraftLength(NamedTuple):
@@ -70,13 +26,13 @@ class DraftLength(NamedTuple):
 class ChainPicker:
     """Picks the draft tokens of one sequence with its sampler chain, and says how many are worth verifying."""
 
-    def __init__(self, sampler: Sampler, length: DraftLength, how: PickMethod) -> None:
-        self._sampler, self._length, self._how = sampler, length, how
+    def __init__(self, sampler: Sampler, length: DraftLength, *, draws: bool) -> None:
+        self._sampler, self._length, self._draws = sampler, length, draws
 
     @property
     def banned(self) -> tuple[int, ...] | None:
         """Tokens to leave out, if each draft is the top token of what remains; None: ask `pick` for each draft."""
-        return None if self._how.draws or self._how.compares else self._sampler.draft_ban
+        return None if self._draws else self._sampler.draft_ban
 
     def pick(self, row: Row) -> PickedToken | None:
         """The next draft, from a row of the heads; later picks have it in their history until `forget`.
@@ -88,7 +44,7 @@ class ChainPicker:
         if best is None:
             return None
         token, confidence = best
-        if self._how.draws:
+        if self._draws:
             token = distribution.draw(self._sampler.random())
         self._sampler.assume(token)
         return PickedToken(token, confidence, distribution)
@@ -106,7 +62,7 @@ class ChainPicker:
         if not confidences:
             return len(drafts)
         n = next((i for i, confidence in enumerate(confidences) if not self.is_confident(confidence)), len(confidences))
-        return n if self._how.draws or n >= self._length.n_min else 0
+        return n if self._draws or n >= self._length.n_min else 0
 
     def is_confident(self, confidence: float) -> bool:
         """Whether drafting continues after a draft of this confidence, however few there are so far."""

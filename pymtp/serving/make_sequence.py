@@ -10,7 +10,7 @@ from pymtp.acceptance.interface import MATCH, Acceptance
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.drafting.interface import DrafterTraits
-from pymtp.drafting.pick import AutoPick, DraftLength, FixedPick, PickMethod
+from pymtp.drafting.pick import DraftLength
 from pymtp.errors import InvalidParameter
 from pymtp.loading.images import PlacedImage, n_more_cells
 from pymtp.loading.vocabulary import Vocabulary
@@ -90,7 +90,7 @@ def make_sequence(
         params=params,
         draft_max=0 if params.draft_note else n_draft,
         length=DraftLength(None if params.draft_max == "auto" else n_draft, params.draft_min, params.draft_p_min),
-        pick=_pick(params),
+        draws=_draws(params),
         accept=accept,
         accept_drawn=accept_drawn,
         images=images,
@@ -108,20 +108,11 @@ def _without(prompt: list[int], images: Sequence[PlacedImage]) -> list[int]:
 
 def acceptance_name(params: GenerationParams) -> str:
     """How reports call the way in which drafts will be verified."""
-    return name_of(_pick(params), *_methods(params, BLOCK_REJECTION))
+    return _methods(params, BLOCK_REJECTION)[_draws(params)].name
 
 
-def name_of(pick: PickMethod, likely: Acceptance, drawn: Acceptance) -> str:
-    """How reports call methods of acceptance: that for the most likely tokens, and that for drawn ones."""
-    if pick.compares:
-        return " or ".join(dict.fromkeys((likely.name, drawn.name)))
-    return drawn.name if pick.draws else likely.name
-
-
-def _pick(params: GenerationParams) -> PickMethod:
-    if params.picks_greedily or params.forced:
-        return FixedPick(draws=False)
-    return AutoPick() if params.draft_pick == "auto" else FixedPick(draws=True)
+def _draws(params: GenerationParams) -> bool:
+    return not (params.picks_greedily or params.forced)
 
 
 def _methods(params: GenerationParams, rejection: Acceptance) -> tuple[Acceptance, Acceptance]:

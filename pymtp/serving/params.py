@@ -77,8 +77,8 @@ class GenerationParams:
     draft_owner: str = ""
     """Where texts are shared, whose this one is: it is shared with those of the same owner only."""
     draft_pick: Literal["greedy", "sample", "auto"] = "auto"
-    """A draft is the most likely token, or drawn; auto: whichever would have had more recent drafts accepted, and with
-    a seed the most likely one, so that the text is that of plain decoding."""
+    """A draft is the most likely token, or drawn; auto: drawn, which is accepted more often, and with a seed the most
+    likely one, so that the text is that of plain decoding."""
     accept: Accept = "auto"
     """How drafts are verified; auto: the most likely ones by match, drawn ones by rejection.
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from pymtp.acceptance.interface import MATCH, Acceptance, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION
 from pymtp.drafting.interface import DraftRequest, Proposal
-from pymtp.drafting.pick import ChainPicker, DraftLength, FixedPick, PickMethod
+from pymtp.drafting.pick import ChainPicker, DraftLength
 from pymtp.engine.session import Chunk, Row
 from pymtp.errors import PymtpError
 from pymtp.loading.images import PlacedImage
@@ -105,8 +105,8 @@ class TokenSequence:
     """The most that its rounds draft; 0 also skips feeding prompts to the heads."""
     length: DraftLength = DraftLength()
     """How many it drafts in a round, at most draft_max."""
-    pick: PickMethod = field(default_factory=lambda: FixedPick(draws=False))
-    """How its drafts are picked."""
+    draws: bool = False
+    """Whether its drafts are drawn, rather than the most likely tokens."""
     accept: Acceptance = MATCH
     """Judges drafts that are most likely tokens."""
     accept_drawn: Acceptance = BLOCK_REJECTION
@@ -176,7 +176,7 @@ class TokenSequence:
             n_rows = min((image.position if image else self._n_given) - position, n_rows_max)
             samples = position + n_rows == len(self.history) and self.n_left > 0
             return Share(self, slot, position, n_rows, of_prompt=True, samples=samples)
-        return Share(self, slot, position, 1, self.n_draft, draws=self.pick.draws, samples=self.n_left > 0)
+        return Share(self, slot, position, 1, self.n_draft, draws=self.draws, samples=self.n_left > 0)
 
     def draft_request(self, share: Share, n_sequences: int = 1) -> DraftRequest:
         """What the drafter is asked for a share in a pass of `n_sequences`."""
@@ -186,7 +186,7 @@ class TokenSequence:
             share.slot,
             share.position,
             share.n_rows,
-            ChainPicker(self.sampler, self.length, self.pick),
+            ChainPicker(self.sampler, self.length, draws=self.draws),
             self.stop,
             share.draws,
             feeds=share.of_prompt,
@@ -210,12 +210,9 @@ class TokenSequence:
         if not share.samples:
             return ShareResult(share, proposal, [], 0)
         accept = self.accept_drawn if share.draws and proposal.drafts else self.accept
-        compares = self.pick.compares and bool(proposal.distributions)
-        keep = compares or self.params.logprobs is not None
+        keep = self.params.logprobs is not None
         drawn_from = proposal.distributions if share.draws else ()
         verdict = accept(self.sampler, Verified(rows, proposal.drafts, drawn_from, self.stop, keep))
-        if compares:
-            self.pick.observe(proposal.distributions, verdict.targets)
         n_kept = self.cut(verdict.tokens)
         tokens = verdict.tokens[:n_kept]
         return ShareResult(
