@@ -32,7 +32,7 @@ class Watched:
         verdict = BLOCK_REJECTION(sampler, verified._replace(keep=True))
         for draft, target in zip(verified.distributions, verdict.targets, strict=False):
             self.greedy.append(target.prob(draft.argmax))
-            self.drawn.append(target.overlap(draft))
+            self.drawn.append(1 - target.residual_mass(draft))
         return verdict
 
 

@@ -56,12 +56,10 @@ def test_tokens_without_probability_are_not_drawn() -> None:
 
 
 @given(target=distributions(), source=distributions(), weight=st.floats(0, 1), uniform=st.floats(0, 0.999))
-def test_overlap_and_residual_mass(
+def test_the_residual(
     target: tuple[np.ndarray, np.ndarray], source: tuple[np.ndarray, np.ndarray], weight: float, uniform: float
 ) -> None:
     ours, other = Distribution(*target), Distribution(*source)
-    assert ours.overlap(other) == pytest.approx(np.minimum(dense(*target), dense(*source)).sum())
-    assert ours.overlap(other) == pytest.approx(other.overlap(ours))
     lacking = np.maximum(weight * dense(*target) - dense(*source), 0)[target[0]]
     assert ours.residual_mass(other, weight) == pytest.approx(lacking.sum())
     expected = Distribution(target[0], lacking if lacking.any() else target[1])

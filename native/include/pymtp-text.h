@@ -96,9 +96,6 @@ int32_t pymtp_distribution_best(const struct pymtp_distribution * distribution, 
 // The token at 0 <= uniform < 1 of the cumulated probabilities; -1 if there is none.
 int32_t pymtp_distribution_draw(const struct pymtp_distribution * distribution, double uniform);
 
-// The sum of the smaller probability of each token.
-double pymtp_distribution_overlap(const struct pymtp_distribution * one, const struct pymtp_distribution * other);
-
 // The residual is max(weight * target - source, 0), token by token: its sum.
 double pymtp_distribution_residual_mass(const struct pymtp_distribution * target,
                                         const struct pymtp_distribution * source, double weight);

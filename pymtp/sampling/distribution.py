@@ -74,10 +74,6 @@ class Distribution:
         """The token at `uniform`, 0 <= uniform < 1, of the cumulative probabilities."""
         return int(lib.pymtp_distribution_draw(self._native, uniform))
 
-    def overlap(self, other: Distribution) -> float:
-        """The probability mass that both share: the sum over tokens of the smaller probability."""
-        return float(lib.pymtp_distribution_overlap(self._native, other._native))
-
     def residual_mass(self, source: Distribution, weight: float = 1.0) -> float:
         """The mass of the residual: the sum of max(weight * self - source, 0)."""
         return float(lib.pymtp_distribution_residual_mass(self._native, source._native, weight))

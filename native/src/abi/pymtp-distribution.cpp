@@ -90,14 +90,6 @@ static void for_both(const pymtp_distribution & one, const pymtp_distribution * 
     }
 }
 
-double pymtp_distribution_overlap(const pymtp_distribution * one, const pymtp_distribution * other) {
-    return pymtp_guard_or((double) NAN, [&] {
-        double sum = 0.0;
-        for_both(*pymtp_hold(one).share(), other, [&](double a, double b) { sum += std::min(a, b); });
-        return sum;
-    });
-}
-
 double pymtp_distribution_residual_mass(const pymtp_distribution * target, const pymtp_distribution * source,
                                         double weight) {
     return pymtp_guard_or((double) NAN, [&] {
