@@ -157,7 +157,7 @@ for case in $cases; do
         synth dense Q4_K_M
         for depth in 0 8192 32768 130000; do
             for cache in f16 q4_0; do
-                LINES_KEPT=1 note "depth-$depth-$cache" 60 python3 bench/kernel_times.py "$models/pymtp-synth.gguf" \
+                LINES_KEPT=1 note "depth-$depth-$cache" $((60 + depth / 1000)) python3 bench/kernel_times.py "$models/pymtp-synth.gguf" \
                     -k 3 -d $depth --cache $cache --lines 0
             done
         done
