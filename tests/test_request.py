@@ -105,40 +105,38 @@ def test_samplers_with_a_state_that_drafts_cannot_share_turn_drafting_off_with_a
 
 
 @pytest.mark.parametrize(
-    ("options", "draws", "accept", "accept_drawn"),
+    ("options", "draws", "accept"),
     [
-        ({}, True, MATCH, BLOCK_REJECTION),
-        ({"sampling": SamplingParams(seed=1)}, False, MATCH, BLOCK_REJECTION),
-        ({"sampling": SamplingParams(temperature=0)}, False, MATCH, BLOCK_REJECTION),
-        ({"draft_pick": "greedy"}, False, MATCH, BLOCK_REJECTION),
-        ({"draft_pick": "sample"}, True, MATCH, BLOCK_REJECTION),
-        ({"draft_pick": "sample", "sampling": SamplingParams(temperature=0)}, False, MATCH, BLOCK_REJECTION),
-        ({"accept": "match"}, False, MATCH, MATCH),
-        ({"accept": "rejection"}, True, BLOCK_REJECTION, BLOCK_REJECTION),
-        ({"accept": "rejection-tokenwise"}, True, TOKENWISE_REJECTION, TOKENWISE_REJECTION),
+        ({}, True, BLOCK_REJECTION),
+        ({"sampling": SamplingParams(seed=1)}, False, MATCH),
+        ({"sampling": SamplingParams(temperature=0)}, False, MATCH),
+        ({"draft_pick": "greedy"}, False, MATCH),
+        ({"draft_pick": "greedy", "accept": "rejection"}, False, BLOCK_REJECTION),
+        ({"draft_pick": "sample"}, True, BLOCK_REJECTION),
+        ({"draft_pick": "sample", "sampling": SamplingParams(temperature=0)}, False, MATCH),
+        ({"accept": "match"}, False, MATCH),
+        ({"accept": "rejection"}, True, BLOCK_REJECTION),
+        ({"accept": "rejection-tokenwise"}, True, TOKENWISE_REJECTION),
     ],
 )
-def test_options_decide_pick_and_acceptance_method(
-    options: dict[str, Any], draws: bool, accept: Acceptance, accept_drawn: Acceptance
-) -> None:
+def test_options_decide_pick_and_acceptance_method(options: dict[str, Any], draws: bool, accept: Acceptance) -> None:
     made = sequence([0], **options)
     assert made.draws == draws
-    assert (made.accept, made.accept_drawn) == (accept, accept_drawn)
+    assert made.accept is accept
 
 
 def test_forced_acceptance_picks_drafts_greedily() -> None:
     forced = Forced([0.5])
     made = sequence([0], forced=forced, draft_pick="sample")
     assert not made.draws
-    assert made.accept is made.accept_drawn is forced
+    assert made.accept is forced
 
 
 def test_a_grammar_that_may_start_inside_a_block_turns_block_rejection_off() -> None:
     for accept in ("auto", "rejection"):
         made = sequence([2, 0], grammar=GBNF, accept=accept)
         assert made.sampler.awaits_grammar
-        assert made.accept_drawn is TOKENWISE_REJECTION
-        assert made.accept in (MATCH, TOKENWISE_REJECTION)
+        assert made.accept is TOKENWISE_REJECTION
 
 
 @pytest.mark.parametrize(("prompt", "tokens"), [([2], [0, 3, 0]), ([0, 2, 0, 4], [5, 6, 0])])

@@ -14,7 +14,7 @@ from pymtp.errors import PymtpError
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.loop import EngineLoop
-from pymtp.serving.make_sequence import acceptance_name
+from pymtp.serving.make_sequence import acceptance_of
 from pymtp.serving.request import Request, Update
 from pymtp.serving.sequence import FinishReason
 from pymtp.text.stream import Origins, TextStream
@@ -81,8 +81,8 @@ class Generation:
     @property
     def acceptance(self) -> str:
         """How drafts are verified, in a word for reports."""
-        one = self._request.sequence
-        return (one.accept_drawn if one.draws else one.accept).name if one else acceptance_name(self.params)
+        sequence = self._request.sequence
+        return (sequence.accept if sequence else acceptance_of(self.params)).name
 
     @property
     def slot(self) -> int | None:

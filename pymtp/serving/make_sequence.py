@@ -79,9 +79,6 @@ def make_sequence(
         rules=_rules(params, vocabulary, starts_inside=is_inside),
     )
     n_draft = min(params.draft_max, n_draft_max) if isinstance(params.draft_max, int) else n_draft_max
-    # a grammar that begins somewhere in a block is not known to all of its rows
-    rejection = TOKENWISE_REJECTION if sampler.awaits_grammar else BLOCK_REJECTION
-    accept, accept_drawn = _methods(params, rejection)
     return TokenSequence(
         prompt,
         sampler,
@@ -91,8 +88,7 @@ def make_sequence(
         draft_max=0 if params.draft_note else n_draft,
         length=DraftLength(None if params.draft_max == "auto" else n_draft, params.draft_min, params.draft_p_min),
         draws=_draws(params),
-        accept=accept,
-        accept_drawn=accept_drawn,
+        accept=acceptance_of(params, awaits_grammar=sampler.awaits_grammar),
         images=images,
     )
 
@@ -106,22 +102,18 @@ def _without(prompt: list[int], images: Sequence[PlacedImage]) -> list[int]:
     return found + prompt[begin:] if images else prompt
 
 
-def acceptance_name(params: GenerationParams) -> str:
-    """How reports call the way in which drafts will be verified."""
-    return _methods(params, BLOCK_REJECTION)[_draws(params)].name
-
-
 def _draws(params: GenerationParams) -> bool:
     return not (params.picks_greedily or params.forced)
 
 
-def _methods(params: GenerationParams, rejection: Acceptance) -> tuple[Acceptance, Acceptance]:
-    """The methods for drafts that are most likely tokens, and for drawn ones."""
+def acceptance_of(params: GenerationParams, *, awaits_grammar: bool = False) -> Acceptance:
+    """How drafts are verified."""
     if params.forced:
-        return params.forced, params.forced
-    named: dict[str, Acceptance] = {"match": MATCH, "rejection-tokenwise": TOKENWISE_REJECTION}
-    drawn = named.get(params.accept, rejection)
-    return (MATCH if params.accept == "auto" else drawn), drawn
+        return params.forced
+    if params.accept == "match" or (params.accept == "auto" and not _draws(params)):
+        return MATCH
+    # a grammar that begins somewhere in a block is not known to all of its rows
+    return TOKENWISE_REJECTION if awaits_grammar or params.accept == "rejection-tokenwise" else BLOCK_REJECTION
 
 
 def _thinking(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Thinking | None:

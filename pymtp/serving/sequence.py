@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from pymtp.acceptance.interface import MATCH, Acceptance, Verified
-from pymtp.acceptance.rejection import BLOCK_REJECTION
 from pymtp.drafting.interface import DraftRequest, Proposal
 from pymtp.drafting.pick import ChainPicker, DraftLength
 from pymtp.engine.session import Chunk, Row
@@ -36,8 +35,6 @@ class Share(NamedTuple):
     """Tokens of the history that are decoded; 1 after the prompt."""
     n_draft: int = 0
     """The most drafts that are verified with them."""
-    draws: bool = False
-    """Whether the drafts are drawn; else they are the most likely tokens."""
     of_prompt: bool = False
     """Whether the tokens are the prompt's."""
     samples: bool = True
@@ -108,9 +105,7 @@ class TokenSequence:
     draws: bool = False
     """Whether its drafts are drawn, rather than the most likely tokens."""
     accept: Acceptance = MATCH
-    """Judges drafts that are most likely tokens."""
-    accept_drawn: Acceptance = BLOCK_REJECTION
-    """Judges drafts that were drawn."""
+    """Judges its drafts."""
     cut: Callable[[Sequence[int]], int | None] = lambda tokens: None
     """Called with the tokens of each round; returns after how many of them the sequence ends, None if it continues."""
     stats: Stats = field(default_factory=Stats)
@@ -176,7 +171,7 @@ class TokenSequence:
             n_rows = min((image.position if image else self._n_given) - position, n_rows_max)
             samples = position + n_rows == len(self.history) and self.n_left > 0
             return Share(self, slot, position, n_rows, of_prompt=True, samples=samples)
-        return Share(self, slot, position, 1, self.n_draft, draws=self.draws, samples=self.n_left > 0)
+        return Share(self, slot, position, 1, self.n_draft, samples=self.n_left > 0)
 
     def draft_request(self, share: Share, n_sequences: int = 1) -> DraftRequest:
         """What the drafter is asked for a share in a pass of `n_sequences`."""
@@ -188,7 +183,7 @@ class TokenSequence:
             share.n_rows,
             ChainPicker(self.sampler, self.length, draws=self.draws),
             self.stop,
-            share.draws,
+            self.draws,
             feeds=share.of_prompt,
             uses_confidence=self.length.p_min > 0,
             n_sequences=n_sequences,
@@ -209,10 +204,9 @@ class TokenSequence:
         """Accept or reject the drafts. `rows`: (n_logits,) of the target."""
         if not share.samples:
             return ShareResult(share, proposal, [], 0)
-        accept = self.accept_drawn if share.draws and proposal.drafts else self.accept
         keep = self.params.logprobs is not None
-        drawn_from = proposal.distributions if share.draws else ()
-        verdict = accept(self.sampler, Verified(rows, proposal.drafts, drawn_from, self.stop, keep))
+        drawn_from = proposal.distributions if self.draws else ()
+        verdict = self.accept(self.sampler, Verified(rows, proposal.drafts, drawn_from, self.stop, keep))
         n_kept = self.cut(verdict.tokens)
         tokens = verdict.tokens[:n_kept]
         return ShareResult(
