@@ -8,10 +8,10 @@ import pytest
 from fake_session import N_VOCAB, FakeSession, head_logits, plain_text
 from pymtp.drafting.interface import NoDrafter
 from pymtp.drafting.mtp import CATCH_UP, MtpDrafter
-from pymtp.drafting.pick import DraftLength
 from pymtp.sampling.chain import Row, Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
+from pymtp.serving.params import GenerationParams
 from pymtp.serving.round import run_round
 from pymtp.serving.sequence import ShareResult, TokenSequence
 
@@ -92,7 +92,7 @@ def test_each_sequence_has_its_own_draft_length(kind: type[Sampler]) -> None:
     seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7], sampler=samplers[i])) for i in range(4)]
     before = len(session.drafts)
     for (_, sequence), n in zip(seated, (2, 0, 3, 1), strict=True):
-        sequence.length = DraftLength(n)
+        sequence.draft_max = n
     rounds = play(session, drafter, *seated)
     assert [len(played.proposal.drafts) for played in rounds] == [2, 0, 3, 1]
     rows = [[chunk.sequence for chunk in call] for call in session.drafts[before:]]
@@ -104,7 +104,7 @@ def test_each_sequence_has_its_own_draft_length(kind: type[Sampler]) -> None:
 def test_a_draft_is_as_long_with_a_least_length_as_without(kind: type[Sampler]) -> None:
     session, drafter = pair()
     sequence = begin(session, drafter, sampler=Picker() if kind is Picker else Sampler(GREEDY, n_vocab=N_VOCAB))
-    sequence.length = DraftLength(3, n_min=2)
+    sequence.params = GenerationParams(draft_min=2)
     assert len(play(session, drafter, (0, sequence))[0].proposal.drafts) == 3
 
 
@@ -141,7 +141,7 @@ def test_a_sequence_that_drafts_step_by_step_does_not_affect_the_fused_draft_of_
 def test_rounds_without_drafts_are_single_rows_that_skip_the_heads() -> None:
     session, drafter = pair()
     sequence = begin(session, drafter)
-    sequence.length = DraftLength(0)
+    sequence.draft_max = 0
     n_calls = len(session.drafts)
     for _ in range(5):
         play(session, drafter, (0, sequence))
@@ -154,12 +154,12 @@ def test_rounds_without_drafts_are_single_rows_that_skip_the_heads() -> None:
 def test_the_first_draft_after_a_pause_catches_up_on_the_last_missed_positions(n_rounds: int) -> None:
     session, drafter = pair(n_ubatch=CATCH_UP + 1)
     sequence = begin(session, drafter)
-    sequence.length = DraftLength(0)
+    sequence.draft_max = 0
     n_calls = len(session.drafts)
     for _ in range(n_rounds):
         play(session, drafter, (0, sequence))
     assert len(session.drafts) == n_calls
-    sequence.length = DraftLength(3)
+    sequence.draft_max = 3
     tail = sequence.history[max(-1 - CATCH_UP, -1 - n_rounds) :]
     (played,) = play(session, drafter, (0, sequence))
     (chunk,) = session.drafts[-1]
@@ -176,7 +176,7 @@ def test_only_heads_that_draft_see_verified_rows() -> None:
     sequence = begin(session, drafter)
     assert session.passes[-1][0].n_heads == session.n_heads == 2  # the prompt
     for n, n_heads in ((3, 2), (1, 1), (2, 2), (0, 0)):
-        sequence.length = DraftLength(n)
+        sequence.draft_max = n
         play(session, drafter, (0, sequence))
         assert session.passes[-1][0].n_heads == n_heads
 
@@ -186,7 +186,7 @@ def test_one_pass_of_the_heads_holds_all_sequences_that_catch_up() -> None:
     seated = [(i, begin(session, drafter, slot=i, prompt=[i, 7])) for i in range(4)]
     for n in (0, 1):
         for _, sequence in seated:
-            sequence.length = DraftLength(n)
+            sequence.draft_max = n
         for _ in range(10):
             play(session, drafter, *seated)
     assert max(sum(len(chunk.tokens) for chunk in call) for call in session.drafts) == session.n_ubatch

@@ -22,7 +22,6 @@ from pymtp.acceptance.interface import Verdict, Verified
 from pymtp.binding.arrays import Logits
 from pymtp.binding.library import lib
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.pick import DraftLength
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Chunk, LogitsRow, Session
 from pymtp.errors import ContextFull, PymtpError, UnsupportedModel
@@ -84,12 +83,12 @@ class Scripted:
             draft_max=K,
             accept=self.accept,
         )
-        self.script([], 1)
+        self.drafts, self.n_emitted = [], 1
 
     def script(self, drafts: list[int], n_emitted: int) -> None:
         """What the next round drafts, and how many tokens it then emits."""
         self.drafts, self.n_emitted = drafts, n_emitted
-        self.sequence.length = DraftLength(len(drafts))
+        self.sequence.draft_max = len(drafts)
         self.draft_logits: list[Logits] = []
 
     def draft_distribution(self, row: LogitsRow) -> Distribution:
@@ -230,7 +229,7 @@ def test_a_fused_draft_equals_one_drafted_step_by_step(family: tuple[object, int
         sessions = [(one, MtpDrafter(one)), (other, MtpDrafter(other))]
         for i in range(25):
             for sequence in sequences:
-                sequence.length = DraftLength(i % (K + 1))
+                sequence.draft_max = i % (K + 1)
             fused, single = (
                 play_turns(session, drafter, {0: sequence})
                 for (session, drafter), sequence in zip(sessions, sequences, strict=True)

@@ -12,7 +12,6 @@ import pytest
 from fake_session import N_VOCAB, FakeSession, plain_text
 from jobs import Ready, Report
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.pick import DraftLength
 from pymtp.drafting.policy import DraftPolicy, PassCosts
 from pymtp.engine.handle import Counters
 from pymtp.errors import BackendError, ContextFull
@@ -50,8 +49,7 @@ def sequence(session: FakeSession, prompt: list[int], max_tokens: int = 20, **op
         options.pop("stop", frozenset()),  # type: ignore[arg-type]
         session.n_ctx,
         replace(params, max_tokens=max_tokens),  # type: ignore[type-var]
-        draft_max=3,
-        **options,  # type: ignore[arg-type]
+        **{"draft_max": 3, **options},  # type: ignore[arg-type]
     )
 
 
@@ -180,7 +178,7 @@ def test_a_sequence_says_the_same_whoever_runs_beside_it(n_seq_max: int) -> None
     session = FakeSession(n_seq_max=n_seq_max, n_ubatch=32)
     together = [sequence(session, prompts[i], 15 + i, sampling=sampling[i]) for i in range(5)]
     for i, one in enumerate(together):
-        one.length = DraftLength(i % 4)
+        one.draft_max = i % 4
     work = scheduler(session)
     submit(work, *together)
     run(work)
@@ -256,8 +254,8 @@ def test_drafting_can_pause_and_resume_in_the_middle_of_others() -> None:
     work = scheduler(session)
     submit(work, *three)
     for i, _ in enumerate(steps(work)):
-        three[0].length = DraftLength(0 if i % 70 < 40 else 3)
-        three[1].length = DraftLength(i % 4)
+        three[0].draft_max = 0 if i % 70 < 40 else 3
+        three[1].draft_max = i % 4
     assert texts(*three) == [plain_text([i, 1], 150) for i in range(3)]
     assert three[0].stats.accepted > 0
 
@@ -328,7 +326,7 @@ def test_a_job_that_cannot_start_ends_alone() -> None:
 def test_planning_changes_nothing() -> None:
     session = FakeSession(n_seq_max=2)
     work = scheduler(session)
-    sequences = [sequence(session, [i, 1], 30, length=DraftLength(3)) for i in range(2)]
+    sequences = [sequence(session, [i, 1], 30, draft_max=3) for i in range(2)]
     submit(work, *sequences)
     for _ in range(12):
         work.step()
@@ -342,7 +340,7 @@ def test_sequences_keep_their_own_draft_lengths_where_only_equal_rows_share_a_pa
     session = FakeSession(n_seq_max=3)
     session.needs_equal_rows = True
     work = scheduler(session)
-    three = [sequence(session, [i, 1], 40, length=DraftLength(i)) for i in range(3)]
+    three = [sequence(session, [i, 1], 40, draft_max=i) for i in range(3)]
     submit(work, *three)
     work.step()
     for _ in range(5):
@@ -365,7 +363,7 @@ def test_a_pass_costs_the_policy_the_rows_that_were_computed(needs_equal_rows: b
     session = FakeSession(n_seq_max=2)
     session.needs_equal_rows = needs_equal_rows
     work = Scheduler(session, MtpDrafter(session), policy=policy)  # type: ignore[arg-type]
-    submit(work, *(sequence(session, [i, 1], 40, length=DraftLength(n)) for i, n in enumerate((1, 3))))
+    submit(work, *(sequence(session, [i, 1], 40, draft_max=n) for i, n in enumerate((1, 3))))
     for _ in range(4):
         work.step()
     assert Noting.rows[-1] == (8 if needs_equal_rows else 6)

@@ -4,30 +4,18 @@ Knows probabilities; never text or the clock.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from pymtp.drafting.interface import PickedToken
-from pymtp.drafting.params import N_DRAFT_MAX
 from pymtp.engine.session import Row
 from pymtp.sampling.chain import Sampler
-
-
-class DraftLength(NamedTuple):
-    """What was asked for a sequence."""
-
-    n: int | None = N_DRAFT_MAX
-    """Tokens of a round; None: a policy decides (see policy.DraftPolicy)."""
-    n_min: int = 0
-    """Fewer drafts than these are not verified, unless they are drawn."""
-    p_min: float = 0.0
-    """Drafts from the first one on whose confidence is below this are not verified."""
 
 
 class ChainPicker:
     """Picks the draft tokens of one sequence with its sampler chain, and says how many are worth verifying."""
 
-    def __init__(self, sampler: Sampler, length: DraftLength, *, draws: bool) -> None:
-        self._sampler, self._length, self._draws = sampler, length, draws
+    def __init__(self, sampler: Sampler, *, draws: bool, n_min: int = 0, p_min: float = 0.0) -> None:
+        """`n_min`, `p_min`: see GenerationParams.draft_min and draft_p_min."""
+        self._sampler, self._draws, self._n_min, self._p_min = sampler, draws, n_min, p_min
 
     @property
     def banned(self) -> tuple[int, ...] | None:
@@ -62,8 +50,8 @@ class ChainPicker:
         if not confidences:
             return len(drafts)
         n = next((i for i, confidence in enumerate(confidences) if not self.is_confident(confidence)), len(confidences))
-        return n if self._draws or n >= self._length.n_min else 0
+        return n if self._draws or n >= self._n_min else 0
 
     def is_confident(self, confidence: float) -> bool:
         """Whether drafting continues after a draft of this confidence, however few there are so far."""
-        return confidence >= self._length.p_min
+        return confidence >= self._p_min

@@ -10,7 +10,6 @@ from pymtp.acceptance.interface import MATCH, Acceptance
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.drafting.interface import DrafterTraits
-from pymtp.drafting.pick import DraftLength
 from pymtp.errors import InvalidParameter
 from pymtp.loading.images import PlacedImage, n_more_cells
 from pymtp.loading.vocabulary import Vocabulary
@@ -86,7 +85,7 @@ def make_sequence(
         n_ctx=model.n_ctx - n_more_cells(images),
         params=params,
         draft_max=0 if params.draft_note else n_draft,
-        length=DraftLength(None if params.draft_max == "auto" else n_draft, params.draft_min, params.draft_p_min),
+        adapts=params.draft_max == "auto",
         draws=_draws(params),
         accept=acceptance_of(params, awaits_grammar=sampler.awaits_grammar),
         images=images,

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from pymtp.acceptance.interface import MATCH, Acceptance, Verified
 from pymtp.drafting.interface import DraftRequest, Proposal
-from pymtp.drafting.pick import ChainPicker, DraftLength
+from pymtp.drafting.pick import ChainPicker
 from pymtp.engine.session import Chunk, Row
 from pymtp.errors import PymtpError
 from pymtp.loading.images import PlacedImage
@@ -100,8 +100,8 @@ class TokenSequence:
     """What was asked for; what follows has been made of it."""
     draft_max: int = 0
     """The most that its rounds draft; 0 also skips feeding prompts to the heads."""
-    length: DraftLength = DraftLength()
-    """How many it drafts in a round, at most draft_max."""
+    adapts: bool = False
+    """Whether as many are drafted as pay, rather than that many."""
     draws: bool = False
     """Whether its drafts are drawn, rather than the most likely tokens."""
     accept: Acceptance = MATCH
@@ -155,8 +155,7 @@ class TokenSequence:
     @property
     def n_draft(self) -> int:
         """The most drafts of the next round: each needs a position in the context, and one token comes besides them."""
-        room = max(0, min(self.draft_max, self.n_ctx - len(self.history), self.n_left - 1))
-        return room if self.length.n is None else min(self.length.n, room)
+        return max(0, min(self.draft_max, self.n_ctx - len(self.history), self.n_left - 1))
 
     def share(self, slot: int, n_rows_max: int) -> Share:
         """Plan the next share of the sequence in `slot`: at most `n_rows_max` tokens of the prompt, or a round.
@@ -175,19 +174,20 @@ class TokenSequence:
 
     def draft_request(self, share: Share, n_sequences: int = 1) -> DraftRequest:
         """What the drafter is asked for a share in a pass of `n_sequences`."""
+        n_min, p_min = self.params.draft_min, self.params.draft_p_min
         return DraftRequest(
             self.history,
             share.n_draft,
             share.slot,
             share.position,
             share.n_rows,
-            ChainPicker(self.sampler, self.length, draws=self.draws),
+            ChainPicker(self.sampler, draws=self.draws, n_min=n_min, p_min=p_min),
             self.stop,
             self.draws,
             feeds=share.of_prompt,
-            uses_confidence=self.length.p_min > 0,
+            uses_confidence=p_min > 0,
             n_sequences=n_sequences,
-            adapts=self.length.n is None,
+            adapts=self.adapts,
             uses_lookup=self.params.draft_lookup != "off",
             owner=self.owner,
             catch_up_from=self.images[-1].end if self.images else 0,
