@@ -80,7 +80,7 @@ def test_an_empty_distribution_draws_nothing() -> None:
     assert one.residual_mass(nothing) == 1
 
 
-@pytest.mark.parametrize("probs", [[1.0], [0.5, 0.25, 0.25], [[0.5], [0.5]]])
+@pytest.mark.parametrize("probs", [[1.0], [0.5, 0.25, 0.25]])
 def test_tokens_and_probabilities_must_match_in_number(probs: list[float]) -> None:
     with pytest.raises(InvalidParameter, match="one for each token"):
         Distribution([1, 2], probs)

@@ -115,4 +115,4 @@ def _with_bonus(
 
 
 def _one_hot(drafts: Sequence[int]) -> list[Distribution]:
-    return [Distribution.certain(draft) for draft in drafts]
+    return [Distribution([draft], [1.0]) for draft in drafts]

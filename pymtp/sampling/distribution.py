@@ -10,34 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
-from pymtp.errors import InvalidParameter
+from pymtp.errors import require
 
 if TYPE_CHECKING:
     from pymtp.binding.arrays import Probs, Tokens
 
 
 class Distribution:
-    """Distinct tokens and their probabilities, which sum to 1: (n,) each. Raises InvalidParameter if shapes differ."""
+    """Distinct tokens and their probabilities, which sum to 1: (n,) each. Raises InvalidParameter for other numbers."""
 
     __slots__ = ("_native",)
 
     def __init__(self, tokens: Sequence[int] | Tokens, probs: Sequence[float] | Probs) -> None:
-        import numpy as np
-
-        ids, values = np.ascontiguousarray(tokens, np.int32), np.ascontiguousarray(probs, np.float64)
-        if ids.ndim != 1 or ids.shape != values.shape:
-            raise InvalidParameter("probs", f"of shape {ids.shape}, one for each token", value=values.shape)
+        require(len(tokens) == len(probs), "probs", f"{len(tokens)}, one for each token", len(probs))
         handle = ffi.new("struct pymtp_distribution **")
-        data = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("double[]", values)
-        check(lib.pymtp_distribution_init(len(ids), *data, handle))
+        data = ffi.new("int32_t[]", list(tokens)), ffi.new("double[]", list(probs))
+        check(lib.pymtp_distribution_init(len(tokens), *data, handle))
         self._native = ffi.gc(handle[0], lib.pymtp_free)
-
-    @classmethod
-    def certain(cls, token: int) -> Distribution:
-        """All probability on one token."""
-        handle = ffi.new("struct pymtp_distribution **")
-        check(lib.pymtp_distribution_init(1, ffi.new("int32_t[]", [token]), ffi.new("double[]", [1.0]), handle))
-        return cls.adopt(handle[0])
 
     @classmethod
     def adopt(cls, native: Any) -> Distribution:
