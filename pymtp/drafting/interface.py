@@ -38,16 +38,6 @@ class DrafterTraits:
     """The fixed draft length that `draft_max` "auto" stands for; None: pymtp's own adapt theirs."""
 
 
-class PickedToken(NamedTuple):
-    """A draft token."""
-
-    token: int
-    confidence: float
-    """The probability of the most likely token at its position."""
-    distribution: Distribution
-    """What it was picked from."""
-
-
 class DraftRequest(NamedTuple):
     """Asks for drafts for one sequence."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from pymtp.binding.library import lib
-from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, PickedToken, Proposal
+from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, Proposal
 from pymtp.engine.session import Chunk, Session
 from pymtp.sampling.distribution import Distribution
 
@@ -89,7 +89,7 @@ class MtpDrafter:
                 self._session.draft(step, n_steps, chunks)
                 for request, row in zip(drafting, self._session.draft_rows(), strict=True):
                     if request.n_draft > step and (picked := request.picker.pick(row)):
-                        drafted[request.slot].add(picked)
+                        drafted[request.slot].add(*picked)
                 drafting = [request for request in drafting if _continues(request, drafted[request.slot], step)]
                 if not drafting:
                     break
@@ -107,10 +107,10 @@ class _Drafted(NamedTuple):
     distributions: list[Distribution]
     confidences: list[float]
 
-    def add(self, picked: PickedToken) -> None:
-        self.tokens.append(picked.token)
-        self.distributions.append(picked.distribution)
-        self.confidences.append(picked.confidence)
+    def add(self, token: int, distribution: Distribution, confidence: float) -> None:
+        self.tokens.append(token)
+        self.distributions.append(distribution)
+        self.confidences.append(confidence)
 
 
 def _proposal(request: DraftRequest, drafted: _Drafted, n_heads: int, n_steps: int, *, catches_up: bool) -> Proposal:

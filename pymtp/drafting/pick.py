@@ -5,9 +5,9 @@ Knows probabilities; never text or the clock.
 
 from collections.abc import Sequence
 
-from pymtp.drafting.interface import PickedToken
 from pymtp.engine.session import Row
 from pymtp.sampling.chain import Sampler
+from pymtp.sampling.distribution import Distribution
 
 
 class ChainPicker:
@@ -22,10 +22,11 @@ class ChainPicker:
         """Tokens to leave out, if each draft is the top token of what remains; None: ask `pick` for each draft."""
         return None if self._draws else self._sampler.draft_ban
 
-    def pick(self, row: Row) -> PickedToken | None:
+    def pick(self, row: Row) -> tuple[int, Distribution, float] | None:
         """The next draft, from a row of the heads; later picks have it in their history until `forget`.
 
-        None: no token of the row can follow.
+        With what it was picked from, and the probability of the most likely token there. None: no token of the row can
+        follow.
         """
         distribution = self._sampler.draft_distribution(row)
         best = distribution.best
@@ -35,7 +36,7 @@ class ChainPicker:
         if self._draws:
             token = distribution.draw(self._sampler.random())
         self._sampler.assume(token)
-        return PickedToken(token, confidence, distribution)
+        return token, distribution, confidence
 
     def forget(self) -> None:
         """Drop the picks so far from the sampler's history."""
