@@ -138,6 +138,7 @@ class Generation:
         return self
 
     def __next__(self) -> str:
+        self._loop.check_thread()
         if self._loop.is_own_thread and not self.is_over:
             raise PymtpError("a text cannot be awaited in the engine's own thread; await it in another")
         while not self.is_over:
@@ -162,6 +163,7 @@ class Generation:
 
     async def take(self) -> str | None:
         """Wait for the next update; its text, which may be empty. None once it is over; raises what ended it early."""
+        self._loop.check_thread()
         wakes = self._listen()
         while not self.is_over:
             wakes.clear()

@@ -3,14 +3,11 @@
 Owns the thread and its inbox. Knows requests and errors; nothing of what they generate.
 """
 
-import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
-from weakref import WeakSet
 
 from pymtp.errors import Closed, PymtpError
 from pymtp.serving.request import Request
@@ -35,16 +32,15 @@ class EngineLoop:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._begin()
-        _loops.add(self)
-
-    def _begin(self) -> None:
         self._lock = threading.Lock()  # of what follows
         self._inbox: SimpleQueue[Call] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self._is_busy = False  # whether it does anything but wait for a call
-        self._broken: PymtpError | None = None
+
+    def check_thread(self) -> None:
+        """Raise PymtpError where the thread had begun before this process was forked, which does not have it."""
+        if self._thread and not self._thread.is_alive() and not self._is_closed:
+            raise PymtpError("the process was forked after the model had generated: load it again in the child")
 
     def check_open(self) -> None:
         """Raise Closed after `close`."""
@@ -87,6 +83,8 @@ class EngineLoop:
 
         Waits for that; calling it twice is harmless.
         """
+        if self._thread and not self._thread.is_alive():
+            return
         with self._lock:
             self._is_closed = True
             thread = self._thread
@@ -97,10 +95,9 @@ class EngineLoop:
             thread.join()
 
     def _send(self, call: Call) -> None:
+        self.check_thread()
         with self._lock:
             self.check_open()
-            if self._broken:
-                raise self._broken
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="pymtp-engine", daemon=True)
                 thread.start()
@@ -112,10 +109,7 @@ class EngineLoop:
             while not self._is_closed:
                 try:
                     if self._scheduler.is_idle:
-                        self._is_busy = False
-                        call = self._inbox.get()
-                        self._is_busy = True
-                        call.run()
+                        self._inbox.get().run()
                     while not self._is_closed and not self._inbox.empty():
                         self._inbox.get().run()
                     self._scheduler.step()
@@ -127,42 +121,3 @@ class EngineLoop:
             while not self._inbox.empty():
                 self._inbox.get().refuse()
             self._scheduler.fail(Closed("the model was closed before the text was complete"))
-
-    def _before_fork(self) -> None:
-        """Wait for a thread that has reported the end of its last text, and is not idle yet."""
-        end = time.monotonic() + FORK_WAIT_S
-        while self._is_busy and self._scheduler.is_idle and not self.is_own_thread and time.monotonic() < end:
-            time.sleep(1e-4)
-
-    def _after_fork(self) -> None:
-        """Begin again in the child, which has no such thread and knows nothing of its locks."""
-        was_idle = self._scheduler.is_idle and self._inbox.empty() and not self._is_busy
-        inbox, is_closed = self._inbox, self._is_closed
-        self._begin()
-        self._is_closed = is_closed
-        if was_idle:
-            return
-        self._broken = PymtpError("the process was forked while the model generated: load it again in the child")
-        while not inbox.empty():
-            inbox.get_nowait().refuse()
-        self._scheduler.abandon(self._broken)
-
-
-_loops: WeakSet[EngineLoop] = WeakSet()
-
-
-FORK_WAIT_S = 0.1
-
-
-def _before_fork() -> None:
-    for loop in list(_loops):
-        loop._before_fork()
-
-
-def _after_fork() -> None:
-    for loop in list(_loops):
-        loop._after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

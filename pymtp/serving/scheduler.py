@@ -62,19 +62,15 @@ class Scheduler:
     def fail(self, error: BaseException) -> None:
         """End all jobs with an error: a pass has failed, and nothing is known of the sequences in it."""
         slots = list(self.admission.running)
-        self.abandon(error)
+        self._reports.clear()
+        self._uncounted = None
+        for job in self.admission.remove_all():
+            job.fail(error)
         for slot in slots:
             with suppress(PymtpError):  # what has failed may fail again
                 self.admission.slots.release(slot)
         with suppress(PymtpError):
             self.admission.slots.empty()
-
-    def abandon(self, error: BaseException) -> None:
-        """End all jobs with an error, and leave the session alone: nothing is known of it any more."""
-        self._reports.clear()
-        self._uncounted = None
-        for job in self.admission.remove_all():
-            job.fail(error)
 
     def step(self) -> None:
         """Run one pass.
