@@ -17,7 +17,7 @@ from pymtp.embedded import model_path
 from pymtp.errors import ModelError
 from pymtp.gguf.model_file import read_model
 from pymtp.gguf.passes import Head
-from pymtp.inspection import Inspection, SideFile, Token, inspect_model
+from pymtp.inspection import Inspection, SideFile, inspect_model
 from pymtp.loading.params import ModelParams
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.spans import spans
@@ -213,9 +213,7 @@ def _token_rows(found: Inspection) -> list[tuple[str, str]]:
     template = f"{len(info.chat_template)} characters" if info.chat_template else "none"
     return [
         ("trained context", f"{info.n_ctx_train} tokens"),
-        ("vocabulary", f"{info.n_vocab} tokens, {found.n_control_tokens} of them control tokens"),
-        ("special tokens", _tokens(found.special_tokens)),
-        ("thinking tokens", _tokens(found.thinking_tokens)),
+        ("vocabulary", f"{info.n_vocab} tokens"),
         ("chat template", template),
         *([("sampling", _sampling(info.sampling))] if info.sampling else []),
     ]
@@ -225,10 +223,6 @@ def _sampling(values: Mapping[str, Any]) -> str:
     recommended = recommended_sampling(values)
     texts = [f"{name} {';'.join(value) if name == 'samplers' else value}" for name, value in recommended.items()]
     return f"{', '.join(texts) or 'nothing usable'} (recommended by the file: the defaults of run and chat)"
-
-
-def _tokens(tokens: tuple[Token, ...]) -> str:
-    return ", ".join(f"{token.role} {token.id} {token.text!r}" for token in tokens) or "none"
 
 
 def _side_file(file: SideFile, trunk_bytes: int) -> str:

@@ -1,11 +1,9 @@
-"""Everything that a GGUF says about drafting with the model in it: heads, their cost, the kind of memory, tokens.
+"""Everything that a GGUF says about drafting with the model in it: heads, their cost, what stands in the way.
 
 Reads headers only, never a weight.
 """
 
 import os
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,22 +11,9 @@ from typing import Literal
 from pymtp.binding.library import ffi, lib, text_of
 from pymtp.errors import PymtpError
 from pymtp.gguf.facts import GgufInfo, file_facts
-from pymtp.gguf.header import ArrayLength, read_array
 from pymtp.gguf.model_file import ModelFile, read_model
 from pymtp.gguf.passes import Head, bytes_by_type, heads_of, trunk_pass_bytes
 from pymtp.gguf.side_files import side_files_of
-from pymtp.text.thinking import TAGS
-
-_CONTROL = 3  # a token type: not text
-
-
-@dataclass(frozen=True)
-class Token:
-    """A token with a special role."""
-
-    role: str
-    id: int
-    text: str
 
 
 @dataclass(frozen=True)
@@ -62,10 +47,6 @@ class Inspection:
     mtp_context: Literal["chained", "target"]
     """What the rows of the heads read by default: see Model."""
     trunk_pass_bytes: int
-    special_tokens: tuple[Token, ...]
-    thinking_tokens: tuple[Token, ...]
-    """The tokens that open and close the model's thinking, if the vocabulary has them."""
-    n_control_tokens: int
     side_files: tuple[SideFile, ...]
 
     @property
@@ -81,9 +62,6 @@ def inspect_model(path: str | os.PathLike[str]) -> Inspection:
     model = read_model(path)
     info, heads, pass_bytes = file_facts(model), heads_of(model), trunk_pass_bytes(model)
     has_trunk = pass_bytes is not None
-    texts, types = (model.metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
-    tokens = read_array(model.path, texts) if isinstance(texts, ArrayLength) and texts.holds_texts else []
-    kinds = read_array(model.path, types, len(tokens)) if isinstance(types, ArrayLength) else []
     return Inspection(
         info=info,
         n_files=len(model.shards),
@@ -95,9 +73,6 @@ def inspect_model(path: str | os.PathLike[str]) -> Inspection:
         obstacle=_obstacle(info, has_trunk),
         mtp_context="chained" if len(heads) > 1 else "target",
         trunk_pass_bytes=pass_bytes or 0,
-        special_tokens=_special(model, tokens),
-        thinking_tokens=_thinking(tokens),
-        n_control_tokens=kinds.count(_CONTROL),
         side_files=tuple(_side_file(path, model) for path in side_files_of(model)),
     )
 
@@ -122,25 +97,6 @@ def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
     reason = lib.pymtp_heads_obstacle(name.encode(), n_heads, has_lora_q, all(has_mla))
     what = f"the pinned llama.cpp cannot run the MTP heads of this {name} model"
     return f"{what} ({text_of(reason)})" if reason != ffi.NULL else ""
-
-
-def _special(model: ModelFile, texts: Sequence[object]) -> tuple[Token, ...]:
-    """The tokens that the metadata names, such as bos and eos."""
-    pattern = re.compile(r"tokenizer\.ggml\.(\w+)_token_id")
-    found = [(pattern.fullmatch(key), value) for key, value in model.metadata.items()]
-    return tuple(
-        Token(match[1], value, str(texts[value]))
-        for match, value in found
-        if match and isinstance(value, int) and 0 <= value < len(texts)
-    )
-
-
-def _thinking(texts: Sequence[object]) -> tuple[Token, ...]:
-    ids = {text: i for i, text in enumerate(texts)}
-    pairs = [pair for pair in TAGS if ids.keys() >= set(pair)]
-    return tuple(
-        Token(role, ids[tag], tag) for pair in pairs for role, tag in zip(("open", "close"), pair, strict=True)
-    )
 
 
 def _side_file(path: Path, model: ModelFile) -> SideFile:

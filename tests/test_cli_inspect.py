@@ -32,7 +32,6 @@ def test_the_embedded_model_is_described(embedded_model: Path) -> None:
     assert shown["head 0"] == "layer 16, 2.1 MiB Q4_K/Q6_K, the trunk's lm_head"
     assert shown["draft pass"] == "reads 5.4 MiB of weights, a trunk pass 30.9 MiB (17%)"
     assert shown["context"] == "2048 tokens, K f16, V f16"
-    assert shown["thinking tokens"] == "open 8190 '<think>', close 8191 '</think>'"
 
 
 def test_the_model_may_be_named_three_ways(write_gguf: WriteGguf) -> None:

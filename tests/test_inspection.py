@@ -38,9 +38,6 @@ def test_the_embedded_model(embedded_model: Path) -> None:
     assert (head.layer, head.lm_head, head.tensor_types[0]) == (16, "shared", "Q4_K")
     assert (found.obstacle, found.mtp_context) == ("", "target")
     assert sum(found.tensor_types.values()) <= found.info.size_bytes
-    assert {token.role: token.text for token in found.special_tokens}["eot"] == "<|im_end|>"
-    assert [token.text for token in found.thinking_tokens] == ["<think>", "</think>"]
-    assert found.n_control_tokens == 4
 
 
 def check_pass_bytes(path: Path) -> Inspection:
@@ -259,10 +256,10 @@ def test_heads_in_a_side_file_read_what_they_read_in_the_model(bare: bool, tmp_p
     assert expected.heads[0].lm_head == "shared"
 
 
-def test_our_arrays_are_those_of_the_gguf_package(embedded_model: Path) -> None:
+def test_our_arrays_of_numbers_are_those_of_the_gguf_package(embedded_model: Path) -> None:
     from gguf import GGUFReader
 
-    from pymtp.gguf.header import ArrayLength, read_array, read_header
+    from pymtp.gguf.header import ArrayLength, read_header, read_numbers
 
     fields = GGUFReader(embedded_model).fields
     arrays = {
@@ -272,4 +269,5 @@ def test_our_arrays_are_those_of_the_gguf_package(embedded_model: Path) -> None:
         *("head_count", "head_count_kv", "sliding_window_pattern", "tokens", "token_type", "merges")
     }
     for key, array in arrays.items():
-        assert read_array(embedded_model, array) == fields[key].contents()
+        has_texts = key.endswith(("tokens", "merges"))
+        assert read_numbers(embedded_model, array, 2**20) == ([] if has_texts else fields[key].contents())

@@ -22,8 +22,6 @@ _VALUE_BYTES, _TENSOR_BYTES = 13, 24
 """The fewest bytes that a value, and a tensor, take in a file."""
 MAX_TEXT_BYTES = 2**18
 """The longest text that is kept. Longer ones are cut: those that pymtp looks at are much shorter."""
-MAX_ELEMENTS = 2**22
-"""The most elements of an array that are read: the tokens of a vocabulary."""
 _MAX_DIMS = 4
 _DEFAULT_ALIGNMENT = 32
 _STRING, _ARRAY = 8, 9
@@ -46,17 +44,13 @@ class HeaderTruncated(HeaderError):
 
 @dataclass(frozen=True)
 class ArrayLength:
-    """Stands for an array in the metadata whose elements were skipped. See `read_array`."""
+    """Stands for an array in the metadata whose elements were skipped. See `read_numbers`."""
 
     length: int
     type_id: int = field(default=0, compare=False)
     """The type of the elements."""
     offset: int = field(default=0, compare=False)
     """Where the first element is, in bytes from the start of the file."""
-
-    @property
-    def holds_texts(self) -> bool:
-        return self.type_id == _STRING
 
 
 Value = int | float | str | ArrayLength
@@ -109,19 +103,25 @@ def read_header(path: Path) -> Shard:
             raise HeaderTruncated from None
 
 
-def read_array(path: Path, array: ArrayLength, n_max: int = MAX_ELEMENTS) -> list[int | float | str]:
-    """Read the first `n_max` elements of an array in the header of the file at `path`. Raises OSError."""
-    array = ArrayLength(min(array.length, n_max), array.type_id, array.offset)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _Cursor(data, array.offset).elements(array)
+def read_numbers(path: Path, array: ArrayLength, n_max: int) -> list[int | float]:
+    """Read the first `n_max` numbers of an array in the header of the file at `path`; [] if it holds texts.
+
+    Raises OSError.
+    """
+    form = SCALARS.get(array.type_id)
+    if form is None:
+        return []
+    with path.open("rb") as file:
+        file.seek(array.offset)
+        return [value for (value,) in form.iter_unpack(file.read(form.size * min(array.length, n_max)))]
 
 
 class _Cursor:
     """A position in the mapped file; each method reads one thing and moves past it."""
 
-    def __init__(self, data: mmap.mmap, at: int = len(MAGIC)) -> None:
+    def __init__(self, data: mmap.mmap) -> None:
         self._data = data
-        self._at = at
+        self._at = len(MAGIC)
 
     def shard(self, path: Path) -> Shard:
         _check_version(self._number(_U32))
@@ -179,26 +179,8 @@ class _Cursor:
             raise HeaderTruncated
         return array
 
-    def elements(self, array: ArrayLength) -> list[int | float | str]:
-        if array.type_id == _STRING:
-            return self._strings(array.length)
-        form = _scalar(array.type_id)
-        end = self._at + form.size * array.length
-        return [value for (value,) in form.iter_unpack(self._data[self._at : end])]
-
-    def _strings(self, count: int) -> list[int | float | str]:
-        # this runs once for each token of the vocabulary: locals, no method calls
-        unpack, data, at = _U64.unpack_from, self._data, self._at
-        made: list[int | float | str] = []
-        for _ in range(count):
-            start = at + 8
-            at = start + unpack(data, at)[0]
-            made.append(data[start : min(at, start + MAX_TEXT_BYTES)].decode("utf-8", errors="replace"))
-        self._at = at
-        return made
-
     def _skip_strings(self, count: int) -> None:
-        # this, too
+        # this runs once for each token of the vocabulary: locals, no method calls
         unpack, data, at = _U64.unpack_from, self._data, self._at
         for _ in range(count):
             at += 8 + unpack(data, at)[0]

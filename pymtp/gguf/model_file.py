@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pymtp.errors import ModelError, require
-from pymtp.gguf.header import ArrayLength, Shard, TensorInfo, Value, read_array
+from pymtp.gguf.header import ArrayLength, Shard, TensorInfo, Value, read_numbers
 from pymtp.gguf.limits import MAX_LAYERS, index_problem, metadata_problem
 from pymtp.gguf.shards import read_shards
 
@@ -67,7 +67,7 @@ class ModelFile:
             type_here = type(own.get(key, value))
             require(type_here is type(value), "override_kv", f"{type_here.__name__} for {key}, as in the file", value)
         self.metadata: dict[str, Value] = {**own, **self.replaced}
-        self._by_layer: dict[str, list[int | float | str]] = {}
+        self._by_layer: dict[str, list[int | float]] = {}
         self.tensors: dict[str, TensorInfo] = {tensor.name: tensor for shard in self.shards for tensor in shard.tensors}
         kind = self.text("general.type") or "model"
         if kind != "model":
@@ -165,11 +165,11 @@ class ModelFile:
             value = dict(enumerate(self.by_layer(key))).get(layer)
         return value if isinstance(value, int) else default
 
-    def by_layer(self, key: str) -> list[int | float | str]:
+    def by_layer(self, key: str) -> list[int | float]:
         """The values of a key that has one for each layer, given without the architecture's prefix; else []."""
         value = self.value(key)
         if key not in self._by_layer:
-            self._by_layer[key] = read_array(self.path, value, MAX_LAYERS) if isinstance(value, ArrayLength) else []
+            self._by_layer[key] = read_numbers(self.path, value, MAX_LAYERS) if isinstance(value, ArrayLength) else []
         return self._by_layer[key]
 
     def length(self, key: str) -> int:

@@ -15,7 +15,7 @@ from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import error_message
 from pymtp.binding.types import model_pointer
 from pymtp.errors import InvalidParameter, ModelError, require
-from pymtp.gguf.header import ArrayLength, Shard, read_array
+from pymtp.gguf.header import ArrayLength, Shard, read_numbers
 from pymtp.gguf.shards import read_single
 from pymtp.gguf.weights import fingerprint
 from pymtp.loading.params import ModelParams, StrPath
@@ -187,7 +187,7 @@ def _check_header(file: Shard) -> None:
         raise ModelError(f"{path} is damaged: {n_head} heads share {n_embd} dimensions; download it again")
     for key in ("image_mean", "image_std"):
         array = metadata.get(f"clip.vision.{key}")
-        values = read_array(path, array, 3) if isinstance(array, ArrayLength) else []
+        values = read_numbers(path, array, 3) if isinstance(array, ArrayLength) else []
         if any(not isinstance(value, float) or not math.isfinite(value) for value in values) or (
             key == "image_std" and not all(values)
         ):
