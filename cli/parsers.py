@@ -103,11 +103,6 @@ def gpu_layers(text: str) -> int:
     return words[text] if text in words else max(int(value), -2)
 
 
-def draft_vocab(text: str) -> int | str:
-    """A number of tokens, or a file."""
-    return int(integer(1)(text)) if re.fullmatch(r"[-+]?\d+", text) else text
-
-
 def listed(one: Parser, what: str = "") -> Parser:
     """A parser of several values, with commas or slashes between them. `what` they are, for errors."""
 

@@ -71,7 +71,7 @@ class ModelOptions(TypedDict, total=False):
     draft_model: StrPath | None
     draft_max: int | Literal["auto"]
     draft_lookup: Literal["off", "self", "shared"]
-    draft_vocab: int | Sequence[int] | StrPath | None
+    draft_vocab: int | Sequence[int] | None
     draft_head_type: HeadType | None
     mtp_context: Literal["auto", "chained", "target"]
 

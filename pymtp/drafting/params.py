@@ -35,9 +35,9 @@ class DraftParams:
     draft_lookup: Literal["off", "self", "shared"] = "self"
     """Whether lookup drafts as well where the length is auto: from a sequence's own prompt and output, or (shared) also
     from texts that have ended, of the same owner (see GenerationParams.draft_owner)."""
-    draft_vocab: int | Sequence[int] | StrPath | None = None
-    """Limits drafts, not the text, to that many first tokens of the vocabulary, or to those that are given or that a
-    file lists, which is cheaper. None: no limit."""
+    draft_vocab: int | Sequence[int] | None = None
+    """Limits drafts, not the text, to that many first tokens of the vocabulary, or to those that are given, which is
+    cheaper. None: no limit."""
     draft_head_type: HeadType | None = None
     """Drafts are computed with an output matrix of this type, converted when the model is loaded: cheaper, and the text
     is the same. It takes the matrix's memory once more. None: the file's own."""

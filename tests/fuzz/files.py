@@ -11,7 +11,6 @@ from typing import Any
 
 from pymtp import PymtpError
 from pymtp.benchmark.prompts import read_answers, read_texts
-from pymtp.drafting.draft_vocab import parse_draft_vocab
 from pymtp.engine import snapshot
 
 from .fuzzer import Fuzzer, damaged, damaged_json, damaged_text
@@ -38,7 +37,6 @@ class Files(Fuzzer):
             "chat": (lambda path: chats.is_chat(path), [_CHAT]),
             "prompts": (read_texts, [_PROMPT, _MESSAGES]),
             "answers": (read_answers, [_PROMPT, _MESSAGES]),
-            "draft vocabulary": (lambda path: parse_draft_vocab(path, 512), [[1, 2, 3], list(range(300))]),
             "state": (lambda path: snapshot.unpack(snapshot.read(path), engine="e", model="m"), [{"engine": "e"}]),
         }
 
