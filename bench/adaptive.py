@@ -95,7 +95,7 @@ def play(model: Model, arm: str, group: Sequence[Text], options: argparse.Namesp
     """Generate some texts together."""
     sampling = PENALTIES if options.temp else SamplingParams(temperature=0)
     draft_max: Any = {"none": 0, "auto": "auto", "heads": "auto"}.get(arm) if not arm.isdigit() else int(arm)
-    batch, start = model.batch(), perf_counter()
+    before, start = model.stats, perf_counter()
     asked = []
     for prompt in (tokenized(text, model.vocabulary) for text in group):
         params = GenerationParams(sampling, max_tokens=options.n, ignore_eos=True, draft_max=draft_max)
@@ -114,13 +114,9 @@ def play(model: Model, arm: str, group: Sequence[Text], options: argparse.Namesp
                 forced=Forced([rate**i for i in range(1, 17)], random.Random(0).random),
             )
         asked.append((prompt.tokens, params))
-    generations = model.call(lambda: [batch.submit(tokens, params) for tokens, params in asked])
-    for _ in batch:
-        pass
-    for generation in generations:
-        if generation.error:
-            raise generation.error
-    return Played(batch.stats, perf_counter() - start)
+    for generation in model.call(lambda: [model.generate(tokens, params) for tokens, params in asked]):
+        "".join(generation)
+    return Played(model.stats - before, perf_counter() - start)
 
 
 def report(played: dict[tuple[str, str], list[Played]]) -> None:

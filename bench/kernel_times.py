@@ -53,15 +53,15 @@ def main() -> None:
         options: dict[str, Any] = {}
         if given.draft_max:
             options["forced"] = Forced.of_length(given.length, given.draft_max)
-        batch = model.batch()
         params = GenerationParams(SamplingParams(temperature=0), max_tokens=given.predict, ignore_eos=True, **options)
-        generations = model.call(lambda: [batch.submit(prompt, params) for _ in range(given.sequences)])
-        pieces = iter(batch)
+        generations = model.call(lambda: [model.generate(prompt, params) for _ in range(given.sequences)])
+        for generation in generations:
+            next(generation)
         while not all(generation.stats.rounds for generation in generations):
-            next(pieces)
+            next(generations[0])
         n_before, begin = max(generation.stats.rounds for generation in generations), perf_counter()
-        for _ in pieces:
-            pass
+        for generation in generations:
+            "".join(generation)
         return max(generation.stats.rounds for generation in generations) - n_before, perf_counter() - begin
 
     def passes() -> tuple[int, float]:

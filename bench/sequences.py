@@ -3,7 +3,7 @@
     python bench/sequences.py MODEL.gguf PROMPTS.jsonl --llama-cpp build/compare/bin [--n-seq 4 8 16] [-k 0 1]
         [--forced-length 2.8]      -k takes auto, too
 
-Groups of that many prompts are answered together, by pymtp's batches in this process and by llama-server, to which all
+Groups of that many prompts are answered together, by pymtp in this process and by llama-server, to which all
 requests of a group go at once: without drafts and, if drafts are accepted at random, also with draft-mtp. All take
 turns on the same groups, in random order, greedily, without end-of-generation tokens. Tokens a second are those of the
 group by the wall clock, prompts included. Prints medians, and medians of the ratios of pairs (the same group in the
@@ -118,17 +118,12 @@ def pool_answer(pool: ThreadPoolExecutor, server: LlamaServer, group: Sequence[P
 
 
 def pymtp_answer(model: Model, sampling: SamplingParams, n_predict: int, forced: Forced | None) -> Answer:
-    """With a batch of the model."""
+    """With one model."""
     params = GenerationParams(sampling, max_tokens=n_predict, ignore_eos=True, forced=forced)
 
     def answer(group: Sequence[Prompt]) -> None:
-        batch = model.batch()
-        generations = model.call(lambda: [batch.submit(prompt.tokens, params) for prompt in group])
-        for _ in batch:
-            pass
-        for generation in generations:
-            if generation.error:
-                raise generation.error
+        for generation in model.call(lambda: [model.generate(prompt.tokens, params) for prompt in group]):
+            "".join(generation)
 
     return answer
 

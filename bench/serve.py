@@ -8,7 +8,7 @@ number of tokens, half of --n-predict to half as much again, so that not all of 
 measured in turn, again and again, each in a new process and after some answers for each client (--warm-up), in which
 graphs are built and costs become known; prints medians over these repetitions of tokens a second, of the time to the
 first token (50th and 99th percentile of the requests) and between tokens. Prompts are never taken from a cache.
-`Model.batch()` answers the same requests in one process, without HTTP, as a reference; it gets all of them at once.
+`Model.generate()` answers the same requests in one process, without HTTP, as a reference; it gets all of them at once.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from provenance import machine, model_text
 from pymtp import version_text
@@ -116,8 +117,8 @@ def arms_of(asked: argparse.Namespace, n_slots: int) -> dict[str, Arm]:
         drafts = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(asked.draft_max), *forced]
         commands |= {"llama-server": theirs, "llama-server, draft-mtp": [*theirs, *drafts]}
     arms: dict[str, Arm] = {name: partial(measure, command) for name, command in commands.items()}
-    arms["Model.batch()"] = partial(measure_batch, asked.model, "auto")
-    arms["Model.batch(), no drafts"] = partial(measure_batch, asked.model, "none")
+    arms["Model.generate()"] = partial(measure_in_process, asked.model, "auto")
+    arms["Model.generate(), no drafts"] = partial(measure_in_process, asked.model, "none")
     return arms
 
 
@@ -212,14 +213,14 @@ async def ask(port: int, prompt: str, n_predict: int, outcome: Outcome) -> None:
     outcome.between_s.append((last - first) / max((n or n_predict) - 1, 1))
 
 
-def measure_batch(model: Path, draft: str, load: Load) -> Outcome:
+def measure_in_process(model: Path, draft: str, load: Load) -> Outcome:
     """The same requests in a process without a server."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(answer_in_process, model, draft, load).result()
 
 
 def answer_in_process(path: Path, draft: str, load: Load) -> Outcome:
-    """One repetition with `Model.batch()`, all requests at once."""
+    """One repetition with `Model.generate()`, all requests at once."""
     from pymtp import Model
 
     options = {"n_ctx": N_CTX, "n_seq_max": load.n_clients, "kv_unified": False, "draft": draft}
@@ -229,18 +230,21 @@ def answer_in_process(path: Path, draft: str, load: Load) -> Outcome:
             outcome, asked = Outcome(), questions(load, random.Random(seed))
             prompts = [model.chat_prompt([{"role": "user", "content": message}]) for message, _ in asked]
             began = time.perf_counter()
-            firsts: dict[int, float] = {}
-            lasts: dict[int, float] = {}
-            with model.batch() as batch:
-                for prompt, (_, n) in zip(prompts, asked, strict=True):
-                    batch.submit(prompt, max_tokens=n, temperature=0, ignore_eos=True, cache_prompt=False)
-                for generation, _ in batch:
-                    lasts[id(generation)] = now = time.perf_counter()
-                    firsts.setdefault(id(generation), now)
+
+            params: Any = {"temperature": 0, "ignore_eos": True, "cache_prompt": False}
+
+            async def times(prompt: str, n: int) -> list[float]:
+                """When the pieces of an answer come."""
+                return [time.perf_counter() async for _ in model.generate(prompt, **params, max_tokens=n)]
+
+            async def times_of_all() -> list[list[float]]:
+                return await asyncio.gather(*(times(prompt, n) for prompt, (_, n) in zip(prompts, asked, strict=True)))
+
+            made = asyncio.run(times_of_all())
             outcome.seconds = time.perf_counter() - began
             outcome.n_tokens = sum(n for _, n in asked)
             outcome.first_s = [0.0]  # all wait from the beginning: it says nothing
-            outcome.between_s = [(lasts[each] - firsts[each]) / load.n_predict for each in firsts]
+            outcome.between_s = [(each[-1] - each[0]) / load.n_predict for each in made]
             return outcome
 
         answer(load.before, seed=1)

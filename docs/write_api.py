@@ -33,7 +33,7 @@ level below models and generations, is explained in the same way.
 SECTIONS = {
     "Models and texts": (
         *("Model", "ModelSlots", "ModelAdapters"),
-        *("Generation", "Batch", "Conversation", "Answer", "Stats"),
+        *("Generation", "Conversation", "Answer", "Stats"),
     ),
     "Parameters": ("ModelParams", "ContextParams", "DraftParams", "GenerationParams", "SamplingParams"),
     "Chat templates": (

@@ -6,7 +6,7 @@
         for piece in model.generate("Once upon a time", max_tokens=100, temperature=0.7):
             print(piece, end="", flush=True)
 
-Model, its ModelSlots and ModelAdapters, and what it returns: Generation, Batch, Conversation, Answer, Stats.
+Model, its ModelSlots and ModelAdapters, and what it returns: Generation, Conversation, Answer, Stats.
 Chats: ChatParams, ChatPrompt, ChatTemplate, and what answers are taken apart into: ChatParser, ChatMessage, ChatDelta.
 Parameters: ModelParams, ContextParams, DraftParams, GenerationParams, SamplingParams.
 Errors: PymtpError and those derived from it.

@@ -41,7 +41,6 @@ from pymtp.model import Model as Model
 from pymtp.placement.devices import Device as Device
 from pymtp.placement.devices import devices as devices
 from pymtp.sampling.params import SamplingParams as SamplingParams
-from pymtp.serving.batch import Batch as Batch
 from pymtp.serving.controls import ModelAdapters as ModelAdapters
 from pymtp.serving.controls import ModelSlots as ModelSlots
 from pymtp.serving.generation import Generation as Generation

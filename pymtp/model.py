@@ -38,7 +38,6 @@ from pymtp.placement.target import LoadTarget
 from pymtp.sampling.params import SamplingParams
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.serving.adapters import Adapters
-from pymtp.serving.batch import Batch
 from pymtp.serving.controls import ModelAdapters, ModelSlots
 from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.loop import EngineLoop
@@ -49,8 +48,6 @@ from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.statistics import Stats
 
 if TYPE_CHECKING:
-    from queue import SimpleQueue
-
     from typing_extensions import Unpack
 
     from pymtp.options import ModelOptions
@@ -303,10 +300,6 @@ class Model:
         """What stands for an image in the text of a chat: nobody else knows it, so that no message can have it."""
         return f"<__media_{secrets.token_hex(16)}__>"
 
-    def batch(self) -> Batch:
-        """A batch, to take the texts of several requests as they come."""
-        return Batch(self._submit, lambda: self.call(self._read_stats))
-
     def call(self, function: Callable[[], T]) -> T:
         """Run `function` in the engine's thread, between passes, and return what it returns.
 
@@ -339,7 +332,6 @@ class Model:
         params: GenerationParams | None,
         *,
         on_prompt: OnPrompt | None = None,
-        arrived: "SimpleQueue[weakref.ref[Generation]] | None" = None,
         **options: Any,
     ) -> Generation:
         asked = with_options(params or self._defaults, options)
@@ -347,7 +339,7 @@ class Model:
             asked = with_options(asked, {"draft_max": self._defaults.draft_max})
         self._loop.check_open()
         request = Request(prompt, asked, self._traits)
-        generation = Generation(request, self._loop, self.vocabulary, on_prompt, arrived, owner=self)
+        generation = Generation(request, self._loop, self.vocabulary, on_prompt, owner=self)
         self._loop.submit(request)
         return generation
 

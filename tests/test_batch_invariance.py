@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Callable, Sequence
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import llama_cpp
@@ -90,16 +91,13 @@ def together(
     rng = random.Random(1)
     generations = []
     cancelled = []
-    with model.batch() as batch:
-        for i, prompt in enumerate(requests.prompts):
-            params = {**requests.params(i, temperature), "draft_max": draft_max[i % len(draft_max)]}
-            generations.append(batch.submit(prompt, **params))  # type: ignore[arg-type]
-            cancelled.append(batch.submit(rng.choice(requests.prompts), max_tokens=40, temperature=1.0, seed=7))
-        for n, _ in enumerate(batch):
-            if cancelled and n % 5 == 0:
-                cancelled.pop(0).close()
-            if not cancelled and all(generation.is_over for generation in generations):
-                break
+    for i, prompt in enumerate(requests.prompts):
+        params = {**requests.params(i, temperature), "draft_max": draft_max[i % len(draft_max)]}
+        generations.append(model.generate(prompt, **params))  # type: ignore[arg-type]
+        cancelled.append(model.generate(rng.choice(requests.prompts), max_tokens=40, temperature=1.0, seed=7))
+    for n, _ in enumerate(chain.from_iterable(zip_longest(*generations))):
+        if cancelled and n % 5 == 0:
+            cancelled.pop(0).close()
     return [generation.tokens for generation in generations]
 
 

@@ -104,17 +104,16 @@ def draw(path: Path) -> Iterator[Draw]:
         with Model(path, n_ctx=N_CTX, n_threads=1, n_seq_max=n_seq_max, **options) as model:
             seed = 0
             while counts.sum() < n:
-                batch, made, n_tokens = model.batch(), [], min(N_CTX - 8, -(-n // n_seq_max))
+                made, n_tokens = [], min(N_CTX - 8, -(-n // n_seq_max))
                 for _ in range(n_seq_max):
                     prompt = [seed % N, seed // N % N]
-                    made.append((prompt, batch.submit(prompt, max_tokens=n_tokens, seed=seed, **CHAIN, **way)))
+                    made.append((prompt, model.generate(prompt, max_tokens=n_tokens, seed=seed, **CHAIN, **way)))
                     seed += 1
-                list(batch)
                 for prompt, generation in made:
+                    list(generation)
                     text = np.array([*prompt, *generation.tokens])
                     np.add.at(counts, (text[:-2], text[1:-1], text[2:]), 1)
-                stats = batch.stats
-                batch.close()
+                stats = model.stats
         return counts, stats
 
     return draw

@@ -273,22 +273,23 @@ def requests(model: Model) -> list[dict[str, object]]:
 def test_the_same_seed_gives_the_same_text_alone_and_together(load: Callable[..., Model]) -> None:
     """Three slots: requests are admitted together, while others generate, and into a used slot."""
     alone = load(draft_max=3, n_ubatch=64)
-    batch = load(draft_max=3, n_ubatch=64, n_seq_max=3, kv_unified=False).batch()
-    made = [batch.submit(**request, draft_max=3 - i % 4) for i, request in enumerate(requests(alone))]  # type: ignore[arg-type]
-    list(batch)
-    assert batch.stats.accepted > 0
+    together = load(draft_max=3, n_ubatch=64, n_seq_max=3, kv_unified=False)
+    before = together.stats.accepted
+    made = [together.generate(**request, draft_max=3 - i % 4) for i, request in enumerate(requests(alone))]  # type: ignore[arg-type]
     for request, generation in zip(requests(alone), made, strict=True):
+        list(generation)
         assert generation.tokens == tokens(alone, **request)  # type: ignore[arg-type]
+    assert together.stats.accepted > before
 
 
 def test_requests_share_the_passes_of_a_unified_cache(load: Callable[..., Model]) -> None:
     model = load(draft_max=3, n_ubatch=64, n_seq_max=3)
-    batch = model.batch()
-    before = model.session.counters
-    made = [batch.submit(**request) for request in requests(model)]  # type: ignore[arg-type]
-    list(batch)
+    stats, before = model.stats, model.session.counters
+    made = [model.generate(**request) for request in requests(model)]  # type: ignore[arg-type]
+    for generation in made:
+        list(generation)
     after = model.session.counters
-    assert after.n_trunk_passes - before.n_trunk_passes < batch.stats.rounds / 1.5
+    assert after.n_trunk_passes - before.n_trunk_passes < (model.stats - stats).rounds / 1.5
     assert [len(generation.tokens) for generation in made if generation.finish_reason == "length"] != []
     for generation in made:
         assert generation.text == b"".join(map(model.vocabulary.piece, generation.tokens)).decode(errors="replace")

@@ -303,14 +303,14 @@ def test_greedy_text_of_any_model_equals_plain_decoding(tmp_path: Path, kind: st
     texts = {}
     for name, options in ARMS.items():
         with Model(path, n_seq_max=2, n_ctx=256, **options, **EXACT) as model:
-            batch = model.batch()
             made = [
-                batch.submit(prompt, sampling=sampling, max_tokens=16 + 5 * i, ignore_eos=True)
+                model.generate(prompt, sampling=sampling, max_tokens=16 + 5 * i, ignore_eos=True)
                 for i, prompt in enumerate(prompts)
             ]
-            list(batch)
+            for generation in made:
+                list(generation)
             texts[name] = [generation.tokens for generation in made]
-            stats = batch.stats
+            stats = model.stats
             has_heads = model.session.n_heads > 0
         assert texts[name] == texts["plain"]
         if name == "plain" or (name == "heads" and not has_heads):
@@ -327,15 +327,15 @@ def test_greedy_text_of_the_embedded_model_equals_plain_decoding() -> None:
     prompts = [COUNT, "import os\nimport sys\n\ndef main(", "one two three four five six. " * 3]
     for options in (ARMS["plain"], ARMS["lookup"], ARMS["auto"]):
         with Model(n_seq_max=3, n_ctx=512, **options, **EXACT) as model:
-            batch = model.batch()
             made = [
-                batch.submit(prompt, sampling=sampling, max_tokens=20 + 10 * i, ignore_eos=True)
+                model.generate(prompt, sampling=sampling, max_tokens=20 + 10 * i, ignore_eos=True)
                 for i, prompt in enumerate(prompts)
                 for sampling in (GREEDY, SamplingParams(temperature=1, seed=7))  # the same seed, the same text
             ]
-            list(batch)
+            for generation in made:
+                list(generation)
             texts.append([generation.tokens for generation in made])
-            n_accepted = batch.stats.accepted
+            n_accepted = model.stats.accepted
     assert texts[0] == texts[1] == texts[2]
     assert n_accepted > 50
 

@@ -63,12 +63,12 @@ def test_it_drafts_for_several_sequences_of_recurrent_states(tmp_path: Path) -> 
     texts = []
     for draft in ("none", PromptLookup):
         with Model(path, draft=draft, draft_max=3, n_seq_max=2, n_ctx=256, n_threads=1) as model:  # type: ignore[arg-type]
-            batch = model.batch()
             prompts = ([1, 2, 3, 4] * 8, [5, 6, 7] * 9)
-            made = [batch.submit(prompt, sampling=GREEDY, max_tokens=30, ignore_eos=True) for prompt in prompts]
-            list(batch)
+            made = [model.generate(prompt, sampling=GREEDY, max_tokens=30, ignore_eos=True) for prompt in prompts]
+            for generation in made:
+                list(generation)
             texts.append([generation.tokens for generation in made])
-            drafted = batch.stats.drafted
+            drafted = model.stats.drafted
     assert texts[0] == texts[1]
     assert drafted > 0
 

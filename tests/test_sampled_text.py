@@ -125,9 +125,9 @@ def test_each_request_of_a_batch_has_its_own_random_generators(load: Callable[..
     prompt = chat(alone, SEA)
     sampling = [SamplingParams(temperature=1, seed=seed, xtc_probability=0.3) for seed in (1, 1, 2)]
     expected = [generate(alone, prompt, sampling=one, max_tokens=30, draft_pick="sample").tokens for one in sampling]
-    batch = together.batch()
-    made = [batch.submit(prompt, sampling=one, max_tokens=30, draft_pick="sample") for one in sampling]
-    list(batch)
+    made = [together.generate(prompt, sampling=one, max_tokens=30, draft_pick="sample") for one in sampling]
+    for generation in made:
+        list(generation)
     assert [generation.tokens for generation in made] == expected
     assert expected[0] == expected[1] != expected[2]
 
@@ -146,11 +146,11 @@ def first_tokens(
     model: Model, seeds: range, sampling: SamplingParams = FILTERED, **options: Any
 ) -> Counter[tuple[int, ...]]:
     """The first four tokens of texts, each token as one of three classes."""
-    batch = model.batch()
     prompt = model.vocabulary.tokenize("the sea and the sea and")
     options |= {"max_tokens": 4, "ignore_eos": True}
-    made = [batch.submit(prompt, sampling=replace(sampling, seed=seed), **options) for seed in seeds]
-    list(batch)
+    made = [model.generate(prompt, sampling=replace(sampling, seed=seed), **options) for seed in seeds]
+    for generation in made:
+        list(generation)
     return Counter(tuple(token % 3 for token in generation.tokens) for generation in made)
 
 

@@ -136,9 +136,9 @@ def test_texts_are_the_plain_ones_but_for_ties(is_remote: bool, server: str, pat
     place: dict[str, list[str]] = {"device": ["RPC0"], "rpc": [server]} if is_remote else {"device": [DEVICE]}
     with Model(path, n_ctx=64, n_threads=1, n_seq_max=2, draft_max=2, **place) as model:  # type: ignore[arg-type]
         for draft_max in (0, 2):
-            with model.batch() as batch:
-                both = [batch.submit(prompt, draft_max=draft_max, **options) for prompt in PROMPTS]  # type: ignore[arg-type]
-                list(batch)
+            both = [model.generate(prompt, draft_max=draft_max, **options) for prompt in PROMPTS]  # type: ignore[arg-type]
+            for shared in both:
+                list(shared)
             for prompt, shared in zip(PROMPTS, both, strict=True):
                 plain, alone = (model.generate(prompt, draft_max=n, **options) for n in (0, draft_max))  # type: ignore[arg-type]
                 assert len(list(plain)) and len(list(alone))

@@ -73,7 +73,7 @@ def measure(
     """Run all of `experiment` and add the samples to `results`; yields each sample as it is measured.
 
     Prompts are `texts`, or random tokens if an arm's acceptance is forced. `on_step` is called before each step. Raises
-    what Model and Batch.submit raise.
+    what Model and Model.generate raise.
     """
     results.tests = list(experiment.tests)
     for variant in experiment.variants:
@@ -172,15 +172,12 @@ class _Stage:
         return self._run(asked)
 
     def _run(self, asked: Sequence[tuple[list[int], GenerationParams]]) -> tuple[Stats, str]:
-        batch = self.model.batch()
+        before = self.model.stats
         # submitted together, so that all are in the first pass
-        generations = self.model.call(lambda: [batch.submit(prompt, params) for prompt, params in asked])
-        for _ in batch:
-            pass
+        generations = self.model.call(lambda: [self.model.generate(prompt, params) for prompt, params in asked])
         for generation in generations:
-            if generation.error:
-                raise generation.error
-        return batch.stats, generations[0].acceptance
+            "".join(generation)
+        return self.model.stats - before, generations[0].acceptance
 
     def _together(self, work: _Work, trial: Trial) -> list[Prompt]:
         """The prompts that run together: of one category, starting with the trial's own."""

@@ -3,14 +3,14 @@
 Owns a model for each of Ray's workers. Needs no Ray itself.
 """
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pymtp.errors import PymtpError
+from pymtp.errors import ContextFull, PymtpError
 from pymtp.loading.params import ModelParams
 from pymtp.model import Model
-from pymtp.serving.batch import Batch
 from pymtp.serving.generation import Generation
 from pymtp.serving.params import GenerationParams
 
@@ -44,17 +44,14 @@ class Completions:
 
     def __call__(self, rows: "dict[str, NDArray[Any]]") -> "dict[str, NDArray[Any]]":
         """Columns in, columns out, in the same order. Raises BackendError if the model fails."""
-        with self._model.batch() as batch:
-            answers = [self._submit(batch, str(prompt)) for prompt in rows[self._prompt]]
-            for _ in batch:
-                pass
+        answers = [self._submit(str(prompt)) for prompt in rows[self._prompt]]
         columns = zip(*map(_columns, answers), strict=True)
         names = ("text", "finish_reason", "error")
         return {**rows, **{name: np.array(values, dtype=object) for name, values in zip(names, columns, strict=True)}}
 
-    def _submit(self, batch: Batch, prompt: str) -> Generation | PymtpError:
+    def _submit(self, prompt: str) -> Generation | PymtpError:
         try:
-            return batch.submit(prompt, self._params)
+            return self._model.generate(prompt, self._params)
         except PymtpError as error:  # of this prompt
             return error
 
@@ -62,4 +59,6 @@ class Completions:
 def _columns(answer: Generation | PymtpError) -> tuple[str, str, str]:
     if isinstance(answer, PymtpError):
         return "", "error", str(answer)
+    with suppress(ContextFull):
+        "".join(answer)
     return answer.text, answer.finish_reason or "error", str(answer.error or "")

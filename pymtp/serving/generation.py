@@ -5,9 +5,7 @@ Owns the text. Takes the updates of its request in whatever thread or task itera
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
-from weakref import ref
 
 from pymtp.chat.parser import ChatMessage
 from pymtp.errors import PymtpError
@@ -39,22 +37,17 @@ class Generation:
         loop: EngineLoop,
         vocabulary: Vocabulary,
         on_prompt: OnPrompt | None = None,
-        arrived: "SimpleQueue[ref[Generation]] | None" = None,
         owner: object = None,
     ) -> None:
         self._request, self._loop = request, loop
         self.params = request.params
         """What was asked for."""
         self._owner = owner  # the model: it lives as long as somebody waits for its text
-        if arrived is not None:
-            itself = ref(self)
-            request.listener = lambda: arrived.put(itself)
         self._on_prompt = on_prompt  # until the prompt is done
         self._stream = TextStream(request.params.stops)
         self._piece = vocabulary.piece_with(request.params.preserved_tokens)
         self._closed_once = chat.closed_once(request.params.reasoning_budget) if (chat := request.params.chat) else None
         self._origins = Origins()
-        self._first_listener = request.listener
         self._wakes: asyncio.Event | None = None
         self._waits_in: asyncio.AbstractEventLoop | None = None
         self.n_prompt = request.n_prompt
@@ -168,14 +161,12 @@ class Generation:
         while not self.is_over:
             wakes.clear()
             try:
-                piece = self.take_now()
-                if piece is None and not self.is_over:
-                    await wakes.wait()
+                if not self._request.updates.empty():
+                    return self._take(self._request.updates.get())
+                await wakes.wait()
             except BaseException:  # the task was cancelled, or a callback
                 self.close()
                 raise
-            if piece is not None:
-                return piece
         self._raise_error()
         return None
 
@@ -191,24 +182,13 @@ class Generation:
         if self._wakes is None or self._waits_in is not loop:
             self._wakes = wakes = asyncio.Event()
             self._waits_in = loop
-            before = self._first_listener
 
             def wake() -> None:
-                if before:
-                    before()
                 with suppress(RuntimeError):  # the loop was closed
                     loop.call_soon_threadsafe(wakes.set)
 
             self._request.listener = wake
         return self._wakes
-
-    def take_now(self) -> str | None:
-        """The text of the next update, which may be empty; None if there is none at present."""
-        try:
-            updates = self._request.updates.get_nowait()
-        except Empty:
-            return None
-        return None if self.is_over else self._take(updates)
 
     def _take(self, updates: Sequence[Update]) -> str:
         """Take over some updates; return the text that is certain after them."""

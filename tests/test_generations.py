@@ -14,13 +14,11 @@ from typing import Any
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
-from pymtp import Model
 from pymtp.binding.library import ffi
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.errors import BackendError, Closed, ContextFull, InvalidParameter
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving import reports as reports_module
-from pymtp.serving.batch import Batch
 from pymtp.serving.generation import Generation
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.make_sequence import ModelTraits
@@ -28,7 +26,6 @@ from pymtp.serving.params import GenerationParams, with_options
 from pymtp.serving.request import Request
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.sequence import ShareResult
-from pymtp.serving.statistics import Stats
 from pymtp.text.stream import TextStream
 
 GREEDY = SamplingParams(temperature=0)
@@ -83,21 +80,17 @@ class Engine:
         params: GenerationParams | None = None,
         *,
         on_prompt: Any = None,
-        arrived: Any = None,
         **options: object,
     ) -> Generation:
         asked = with_options(params or GenerationParams(), options)
         request = Request(prompt, asked, self.setup)  # type: ignore[arg-type]
-        made = Generation(request, self.loop, self.vocabulary, on_prompt, arrived, owner=self)  # type: ignore[arg-type]
+        made = Generation(request, self.loop, self.vocabulary, on_prompt, owner=self)  # type: ignore[arg-type]
         self.loop.submit(request)
         return made
 
     def together(self, *requests: Callable[[], Generation]) -> list[Generation]:
         """Submitted in one go: all of them are in the first pass."""
         return self.loop.call(lambda: [request() for request in requests])
-
-    def batch(self) -> Batch:
-        return Batch(self.submit, lambda: self.loop.call(lambda: self.scheduler.stats + Stats()))
 
 
 engines: list[Engine] = []
@@ -117,10 +110,6 @@ def engine(vocabulary: Letters | None = None, **options: int) -> Engine:
     return engines[-1]
 
 
-def batch(**options: int) -> Batch:
-    return engine(**options).batch()
-
-
 def said(tokens: list[int]) -> str:
     return b"".join(map(Letters().piece, tokens)).decode(errors="replace")
 
@@ -129,48 +118,39 @@ def expected(prompt: str, n_tokens: int) -> str:
     return said(plain_text(Letters().tokenize(prompt), n_tokens))
 
 
-def test_pieces_come_with_the_generation_that_they_belong_to() -> None:
-    requests = batch(n_seq_max=2)
+def test_more_requests_than_slots_are_all_answered() -> None:
+    requests = engine(n_seq_max=2)
     made = [requests.submit(prompt, sampling=GREEDY, max_tokens=20, ignore_eos=False) for prompt in ("ab", "cd", "efg")]
-    pieces: dict[Generation, str] = dict.fromkeys(made, "")
-    for generation, piece in requests:
-        pieces[generation] += piece
-    assert list(pieces.values()) == [generation.text for generation in made]
+    assert ["".join(generation) for generation in made] == [generation.text for generation in made]
     assert [generation.text for generation in made] == [said(generation.tokens) for generation in made]
     assert all(generation.finish_reason for generation in made)
-    assert requests.stats.generated_tokens == sum(len(generation.tokens) for generation in made)
-
-
-def test_the_last_piece_says_that_a_generation_is_done_also_if_it_is_empty() -> None:
-    requests = batch()
-    requests.submit("ab", sampling=GREEDY, max_tokens=0)
-    assert [(piece, generation.finish_reason) for generation, piece in requests] == [("", "length")]
+    n_tokens = requests.loop.call(lambda: requests.scheduler.report() or requests.scheduler.stats.generated_tokens)
+    assert n_tokens == sum(len(generation.tokens) for generation in made)
 
 
 def test_requests_can_be_submitted_while_others_run() -> None:
-    requests = batch(n_seq_max=2)
+    requests = engine(n_seq_max=2)
     first = requests.submit("ab", sampling=GREEDY, max_tokens=300, ignore_eos=True)
     followers = []
-    for generation, _ in requests:
-        if generation is first and generation.finish_reason is None and not followers:
+    for _ in first:
+        if not followers:
             followers.append(requests.submit("xyz", sampling=GREEDY, max_tokens=5))
-    assert followers[0].text == expected("xyz", 5)
+    assert "".join(followers[0]) == expected("xyz", 5)
     late = requests.submit("ab", sampling=GREEDY, max_tokens=3)  # it runs again
-    assert [generation for generation, _ in requests][-1] is late
-    assert late.text == expected("ab", 3)
+    assert "".join(late) == expected("ab", 3)
 
 
 def test_waiting_for_one_generation_runs_all_and_loses_nothing() -> None:
-    requests = batch(n_seq_max=2)
+    requests = engine(n_seq_max=2)
     one, other = (requests.submit(prompt, sampling=GREEDY, max_tokens=15) for prompt in ("ab", "cd"))
     assert "".join(one) == one.text
     assert other.stats.generated_tokens > 0
-    assert "".join(piece for generation, piece in requests if generation is other) == other.text
-    assert list(one) == list(requests) == []
+    assert "".join(other) == other.text
+    assert list(one) == list(other) == []
 
 
 def test_a_generation_that_is_closed_makes_room() -> None:
-    requests = batch()
+    requests = engine()
     first = requests.submit("ab", sampling=GREEDY, max_tokens=50)
     second = requests.submit("cd", sampling=GREEDY, max_tokens=10)
     next(first)
@@ -178,26 +158,26 @@ def test_a_generation_that_is_closed_makes_room() -> None:
     first.close()
     assert list(first) == []
     assert first.finish_reason is None
-    assert {generation for generation, _ in requests} == {second}
-    assert second.text == expected("cd", 10)
+    assert "".join(second) == expected("cd", 10)
 
 
 def test_each_request_has_its_own_limit_seed_and_draft_length() -> None:
-    requests = batch(n_seq_max=4)
+    requests = engine(n_seq_max=4)
     sampling = SamplingParams(temperature=1, seed=3)
     options = {"ignore_eos": True, "draft_pick": "greedy"}
     plain = requests.submit("ab", sampling=sampling, max_tokens=25, draft_max=0, **options)
     short = requests.submit("ab", sampling=sampling, max_tokens=25, draft_max=1, **options)
     longest = requests.submit("ab", sampling=sampling, max_tokens=25, draft_max=99, **options)
     other = requests.submit("ab", sampling=SamplingParams(temperature=1, seed=4), max_tokens=9, **options)
-    list(requests)
+    for generation in (plain, short, longest, other):
+        list(generation)
     assert plain.tokens == short.tokens == longest.tokens
     assert other.tokens != plain.tokens[:9]
     assert [len(generation.stats.acceptance_per_position) for generation in (plain, short, longest)] == [0, 1, 3]
 
 
 def test_a_character_that_is_split_between_tokens_comes_out_whole() -> None:
-    requests = engine(Halves()).batch()
+    requests = engine(Halves())
     generation = requests.submit("ab", sampling=GREEDY, max_tokens=40, ignore_eos=True)
     pieces = list(generation)
     assert "é" in generation.text
@@ -209,7 +189,7 @@ def test_a_character_that_is_split_between_tokens_comes_out_whole() -> None:
 def test_a_stop_string_ends_a_text_before_its_first_character(draft_max: int) -> None:
     """Wherever it lies in the tokens of a round, its last one included."""
     options = {"sampling": GREEDY, "max_tokens": 30, "ignore_eos": True, "draft_max": draft_max}
-    requests = batch()
+    requests = engine()
     whole = requests.submit("ab", **options)
     list(whole)
     for at in range(26):
@@ -226,7 +206,7 @@ def test_a_stop_string_ends_a_text_before_its_first_character(draft_max: int) ->
 
 
 def test_what_may_begin_a_stop_string_comes_out_when_the_text_ends_otherwise() -> None:
-    requests = batch()
+    requests = engine()
     whole = requests.submit("ab", sampling=GREEDY, max_tokens=10)
     list(whole)
     generation = requests.submit("ab", sampling=GREEDY, max_tokens=10, stop=whole.text[-3:] + "!")
@@ -240,7 +220,7 @@ def test_what_may_begin_a_stop_string_comes_out_when_the_text_ends_otherwise() -
 def test_parts_tell_accepted_drafts_from_what_the_target_sampled(
     vocabulary: Letters, stops: bool, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests = engine(vocabulary, is_async=is_async).batch()
+    requests = engine(vocabulary, is_async=is_async)
     options = {"sampling": GREEDY, "max_tokens": 60, "ignore_eos": True, "draft_max": 3}
     whole = "".join(requests.submit("ab", **options))
     stop = (whole[-8:-4],) if stops else ()
@@ -270,7 +250,7 @@ def test_parts_tell_accepted_drafts_from_what_the_target_sampled(
 
 
 def test_a_request_that_cannot_be_met_is_refused_and_disturbs_nobody() -> None:
-    requests = batch(n_ctx=32)
+    requests = engine(n_ctx=32)
     running = requests.submit("ab", sampling=GREEDY, max_tokens=10)
     with pytest.raises(
         ContextFull, match=r"the prompt has 32 tokens, the context only 32: shorten it or raise.*\(n_ctx, -c\)"
@@ -283,14 +263,14 @@ def test_a_request_that_cannot_be_met_is_refused_and_disturbs_nobody() -> None:
 
 
 def test_a_generation_without_room_raises_and_the_others_go_on() -> None:
-    requests = batch(n_seq_max=2, n_cells=70)
+    requests = engine(n_seq_max=2, n_cells=70)
     large = requests.submit([5] * 60, sampling=GREEDY, max_tokens=40, ignore_eos=True)
     small = requests.submit("ab", sampling=GREEDY, max_tokens=30, ignore_eos=True)
     with pytest.raises(ContextFull):
         list(large)
     assert large.finish_reason == "context"
     assert large.text == said(large.tokens) != ""
-    list(requests)
+    list(small)
     assert (small.error, len(small.tokens)) == (None, 30)
 
 
@@ -307,16 +287,10 @@ def test_a_failure_of_the_model_ends_all_with_its_error_and_frees_the_session() 
     assert [slot.tokens for slot in work.session.slots] == [[], []]
     # and it continues
     assert "".join(work.submit("ab", sampling=GREEDY, max_tokens=10)) == expected("ab", 10)
-    requests = work.batch()
-    requests.submit("ab", sampling=GREEDY, ignore_eos=True)
-    work.session.failure = BackendError("again")
-    requests.submit("cd", sampling=GREEDY)
-    with pytest.raises(BackendError, match="again"):
-        list(requests)
 
 
 def test_a_listener_is_called_with_how_far_a_prompt_is_before_there_is_text() -> None:
-    requests = batch(n_ubatch=16)
+    requests = engine(n_ubatch=16)
     calls: list[tuple[int, int]] = []
     options = {"max_tokens": 3, "cache_prompt": True, "on_prompt": lambda *progress: calls.append(progress)}
     list(requests.submit([5] * 30 + [6] * 10, ignore_eos=True, **options))
@@ -392,7 +366,7 @@ def test_a_text_that_is_wanted_whole_wakes_its_task_for_the_first_and_the_last_t
             generation.hold_pieces()
         return [piece async for piece in generation]
 
-    requests = engine().batch()
+    requests = engine()
     options = {"sampling": GREEDY, "max_tokens": 40, "ignore_eos": True, "draft_max": 0}
     whole = "".join(requests.submit("ab", **options))
     held = asyncio.run(take(True))
@@ -459,15 +433,13 @@ def test_a_generation_can_be_closed_in_any_callback() -> None:
     assert "".join(work.submit("cd", sampling=GREEDY, max_tokens=10)) == expected("cd", 10)
 
 
-@pytest.mark.parametrize("waits", ["iterating", "in a task", "for a slot", "in a batch"])
+@pytest.mark.parametrize("waits", ["iterating", "in a task", "for a slot"])
 def test_closing_a_generation_wakes_whoever_waits_for_it_in_another_thread(waits: str) -> None:
     work = engine(n_ctx=100_000)
-    requests = work.batch()
     hold = threading.Event()
     blocked = threading.Thread(target=lambda: work.loop.call(hold.wait))  # the engine does nothing meanwhile
     blocked.start()
-    submit = requests.submit if waits == "in a batch" else work.submit
-    generation = submit("ab", sampling=GREEDY, ignore_eos=True)
+    generation = work.submit("ab", sampling=GREEDY, ignore_eos=True)
 
     async def task() -> None:
         async for _ in generation:
@@ -477,7 +449,7 @@ def test_closing_a_generation_wakes_whoever_waits_for_it_in_another_thread(waits
         if waits == "in a task":
             asyncio.run(task())
         else:
-            list(requests if waits == "in a batch" else generation)
+            list(generation)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
@@ -545,14 +517,3 @@ def test_a_text_goes_on_where_the_loop_that_began_it_was_closed() -> None:
     begun = asyncio.run(generation.take())
     rest = "".join(generation)
     assert begun is not None and begun + rest == generation.text == expected("abc", 30)
-
-
-def test_a_closed_batch_refuses_requests_and_disturbs_no_other() -> None:
-    with Model(n_ctx=256, n_threads=1) as model:
-        one, other = model.batch(), model.batch()
-        running = other.submit("ab", sampling=GREEDY, max_tokens=8, ignore_eos=True)
-        one.close()
-        with pytest.raises(Closed, match="the batch is closed; make another one"):
-            one.submit("xyz")
-        assert len("".join(piece for _, piece in other)) > 0
-        assert len(running.tokens) == 8
