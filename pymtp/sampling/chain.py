@@ -8,9 +8,9 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from random import Random
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
@@ -56,7 +56,8 @@ class Sampler:
         self.draft_ban = tuple(banned) if params.keeps_argmax and not (grammar or rules) else None
         """The chain's top token is that of the logits without these tokens; None: it may be another."""
         self._vocabulary = vocabulary  # the native sampler reads it
-        dry = _dry_alone(params, vocabulary) if vocabulary else None
+        of_dry = {name: getattr(params, name) for name in _OF_DRY}
+        dry = _dry_alone(vocabulary, **of_dry) if vocabulary and params.has_dry else None
         self._native = _init(params, vocabulary, n_vocab, banned, seed, whole_rows=whole_rows, dry=dry)
         self._logits = ffi.new("struct pymtp_logits *")
         self._n_tokens, self._tokens = ffi.new("int32_t *"), ffi.new("int32_t[]", 1)
@@ -239,30 +240,13 @@ def _init(
     return ffi.gc(handle[0], lib.pymtp_free)
 
 
-def _dry_alone(params: SamplingParams, vocabulary: Vocabulary) -> Any:
-    """The native sampler whose DRY others copy; None: they have none.
-
-    Kept for the latest parameters: it looks for each breaker in every token, 7 ms where there are 150,000.
-    """
-    if not params.has_dry:
-        return None
-    of_dry = {name: getattr(params, name) for name in _OF_DRY}
-    known, key = _dry_known.setdefault(vocabulary, {}), tuple(of_dry.values())
-    found = known.get(key)
-    if found is None:
-        alone = SamplingParams(samplers=("dry",), **of_dry)
-        found = _init(alone, vocabulary, 0, (), 0, whole_rows=False)
-        if len(known) >= _N_DRY_KNOWN:
-            known.clear()
-        known[key] = found
-    return found
+@lru_cache(maxsize=4)
+def _dry_alone(vocabulary: Vocabulary, **of_dry: Any) -> Any:
+    """The native sampler whose DRY others copy: it looks for each breaker in every token, 7 ms for 150,000 tokens."""
+    return _init(SamplingParams(samplers=("dry",), **of_dry), vocabulary, 0, (), 0, whole_rows=False)
 
 
 _OF_DRY = [each.name for each in fields(SamplingParams) if each.name.startswith("dry_")]
-_N_DRY_KNOWN = 4
-_dry_known: WeakKeyDictionary[Vocabulary, dict[tuple[object, ...], Any]] = WeakKeyDictionary()
-"""Native samplers of DRY alone, by its parameters."""
-
 _NO_DRAFT = ffi.new("int32_t[]", [-1])  # converting a list takes as long as the call
 _STAGES = {name: getattr(lib, f"PYMTP_STAGE_{name.upper()}") for name in SAMPLERS}
 
