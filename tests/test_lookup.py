@@ -17,7 +17,7 @@ from pymtp import Model, SamplingParams
 from pymtp.acceptance.interface import MATCH, Acceptance, Verified
 from pymtp.acceptance.rejection import BLOCK_REJECTION, TOKENWISE_REJECTION
 from pymtp.drafting.choice import longest_draft
-from pymtp.drafting.interface import DraftRequest
+from pymtp.drafting.interface import DraftRequest, checked
 from pymtp.drafting.lookup import (
     MATCH_MAX,
     NO_MATCH,
@@ -244,7 +244,8 @@ def test_a_draft_is_as_long_as_the_match_at_most() -> None:
 
 def test_no_draft_follows_a_token_that_ends_the_sequence() -> None:
     drafter = LookupDrafter(FakeSession())  # type: ignore[arg-type]
-    (made,) = drafter.propose([draft_request([1, 2, 3, 4, 5, 6, 1, 2, 3], 3, stop=[5])])
+    asked = [draft_request([1, 2, 3, 4, 5, 6, 1, 2, 3], 3, stop=[5])]
+    (made,) = checked(drafter, asked, drafter.propose(asked), 10)
     assert made == (made.drafts, (), (), (), 0, 0, False)
     assert made.drafts == [4, 5]
 

@@ -93,6 +93,6 @@ class AdaptiveDrafter:
         slot = self._slots[request.slot]
         if n_lookup:
             slot.kinds = MATCH_KINDS[match.n_matched :]
-            return Proposal(request.until_stop(match.tokens[:n_lookup]))
-        slot.kinds = range(made.n_drafted if made.drafts else 0)
+            return Proposal(match.tokens[:n_lookup])
+        slot.kinds = range(len(made.drafts) + len(made.spare) if made.drafts else 0)
         return made

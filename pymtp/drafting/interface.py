@@ -77,14 +77,6 @@ class DraftRequest(NamedTuple):
         """The position after the rows, where drafts begin."""
         return self.position + self.n_rows
 
-    def until_stop(self, drafts: list[int]) -> list[int]:
-        """The first `n_draft` of the drafts, and none after a token that ends the sequence."""
-        drafts = drafts[: self.n_draft]
-        for i, token in enumerate(drafts):
-            if token in self.stop:
-                return drafts[: i + 1]
-        return drafts
-
 
 class Proposal(NamedTuple):
     """What a drafter proposes for one sequence."""
@@ -102,11 +94,6 @@ class Proposal(NamedTuple):
     """Steps of the heads that it took, together with those of other sequences."""
     catches_up: bool = False
     """Whether the draft took more than one row, so that its time shows nothing of what drafts cost."""
-
-    @property
-    def n_drafted(self) -> int:
-        """Drafts, verified or not."""
-        return len(self.drafts) + len(self.spare)
 
     def are_right(self, tokens: Sequence[int]) -> list[bool]:
         """Whether drafts were right: those whose correctness the emitted `tokens` show, from the first on."""
@@ -141,7 +128,7 @@ class Drafter(Protocol):
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         """Return for each request at most `n_draft` tokens that may follow its history.
 
-        A round that raises may be run again.
+        What follows a token that ends the sequence is left out of them. A round that raises may be run again.
         """
 
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:

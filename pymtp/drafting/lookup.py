@@ -168,7 +168,7 @@ class LookupDrafter:
 
     def _propose(self, request: DraftRequest) -> Proposal:
         match = self.find(request)
-        return Proposal(request.until_stop(match.tokens[: match.n_matched]))
+        return Proposal(match.tokens[: match.n_matched])
 
 
 def _array(tokens: Sequence[int]) -> Any:

@@ -78,8 +78,10 @@ class MtpDrafter:
             self._banned = banned
         with_probs = any(request.uses_confidence for request in requests)
         drafts, confidences = self._session.draft_tokens(chunks, n_steps, probs=with_probs)
-        useful = [request.until_stop(row) for row, request in zip(drafts, requests, strict=True)]
-        return [_Drafted(tokens, [], probs[: len(tokens)]) for tokens, probs in zip(useful, confidences, strict=True)]
+        return [
+            _Drafted(row[: request.n_draft], [], probs[: request.n_draft])
+            for request, row, probs in zip(requests, drafts, confidences, strict=True)
+        ]
 
     def _draft_by_steps(self, requests: list[DraftRequest], chunks: list[Chunk], n_steps: int) -> "list[_Drafted]":
         drafted = {request.slot: _Drafted([], [], []) for request in requests}
