@@ -50,16 +50,15 @@ def test_sampling_and_its_fields_go_together() -> None:
     assert (asked.sampling.top_k, asked.sampling.temperature) == (3, 0)
 
 
-@pytest.mark.parametrize(("name", "near"), [("temprature", "temperature"), ("temp", "temperature"), ("xyz", "")])
+@pytest.mark.parametrize(("name", "near"), [("temprature", "temperature"), ("max_token", "max_tokens"), ("xyz", "")])
 def test_an_unknown_keyword_of_a_generation_names_the_nearest(name: str, near: str) -> None:
     with pytest.raises(TypeError, match=f"unknown parameter '{name}'" + (f"; did you mean '{near}'" if near else "$")):
         with_options(GenerationParams(), {name: 1})
 
 
 def test_an_unknown_keyword_of_a_model_names_the_nearest() -> None:
-    for name, near in (("n_ctxx", "n_ctx"), ("hf_repo", "hf")):
-        with pytest.raises(TypeError, match=f"unknown parameter '{name}'; did you mean '{near}'"):
-            Model(**{name: 5})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unknown parameter 'n_ctxx'; did you mean 'n_ctx'"):
+        Model(n_ctxx=5)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -284,21 +284,9 @@ def with_options(params: GenerationParams, options: Mapping[str, Any]) -> Genera
     return replace(params, **own)
 
 
-_MEANT = {
-    "temp": "temperature",
-    "n_predict": "max_tokens",
-    "max_new_tokens": "max_tokens",
-    "n_probs": "logprobs",
-    "hf_repo": "hf",
-    "repo_id": "hf",
-}
-"""Names of other programs, and those of pymtp."""
-
-
 def check_names(options: Mapping[str, Any], known: Set[str]) -> None:
-    """Raise TypeError for a keyword that is not one of `known`, with the one that may be meant."""
+    """Raise TypeError for a keyword that is not one of `known`, with the nearest one."""
     if unknown := options.keys() - known:
         name = min(unknown)
-        meant = _MEANT.get(name)
-        near = [meant] if meant in known else get_close_matches(name, known, 1)
+        near = get_close_matches(name, known, 1)
         raise TypeError(f"unknown parameter {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
