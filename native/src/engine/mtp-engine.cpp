@@ -45,9 +45,7 @@ mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     heads(ctx, params.heads), vocab(ctx.model, heads.model(), heads.n_heads), adapters(ctx.model, *ctx.loras), ctx(ctx),
     n_rows_round(params.n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)),
     batch(&ctx), planner(ctx, heads),
-    graphs({ ctx.sched, ctx.gf_res_prev, ctx.gf_res_prev_active, ctx.backend_ptrs, ctx.backend_buft,
-             ctx.cparams.op_offload, llama_context::sched_copy_experts, &ctx, [&ctx] { ctx.synchronize(); } },
-           mtp_n_alike(ctx.cparams)),
+    graphs(ctx, mtp_n_alike(ctx.cparams)),
     trunk_outputs(ctx, counters.n_output_bytes, counters.t_trunk_us),
     draft_outputs(ctx, counters.n_output_bytes, counters.t_head_us) {
     images.resize(ctx.cparams.n_seq_max);

@@ -11,7 +11,7 @@ static constexpr size_t MTP_OTHER_GRAPHS_MAX  = 16;
 void mtp_kept_graphs::evict_oldest() {
     const auto oldest = std::min_element(graphs.begin(), graphs.end(),
                                          [](const auto & a, const auto & b) { return a->t_used < b->t_used; });
-    context.synchronize();
+    ctx.synchronize();
     if (cur == oldest->get()) {
         select(own);
     }
@@ -53,14 +53,13 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
     graph->max_nodes = max_nodes;
     // llama.cpp takes one of two: all of its graphs have outputs, or none
     graph->results[has_outputs].reset(new llm_graph_result(max_nodes));
-    graph->sched.reset(ggml_backend_sched_new(const_cast<ggml_backend_t *>(context.backends.data()),
-                                              const_cast<ggml_backend_buffer_type_t *>(context.bufts.data()),
-                                              context.backends.size(), max_nodes, false, context.op_offload));
+    graph->sched.reset(ggml_backend_sched_new(ctx.backend_ptrs.data(), ctx.backend_buft.data(), ctx.backend_ptrs.size(),
+                                              max_nodes, false, ctx.cparams.op_offload));
     if (*is_shared) {
         mtp_sched_share(graph->sched.get(), home_sched());
     }
     if (reads_once) {
-        ggml_backend_sched_set_copy_callback(graph->sched.get(), context.copy_weights, context.copy_data);
+        ggml_backend_sched_set_copy_callback(graph->sched.get(), llama_context::sched_copy_experts, &ctx);
     }
 
     graphs.push_back(std::move(graph));
@@ -71,7 +70,7 @@ void mtp_kept_graphs::drop_moved() {
     const size_t n_bytes = buffer_bytes(home_sched());
     if (is_shared.value_or(false) && n_bytes != n_bytes_shared) {
         clear();
-        for (auto & result : context.results) {
+        for (auto & result : ctx.gf_res_prev) {
             if (result) {
                 result->reset();
             }
@@ -83,7 +82,7 @@ void mtp_kept_graphs::drop_moved() {
 // the buffers of a scheduler; what is lent has none
 size_t mtp_kept_graphs::buffer_bytes(ggml_backend_sched_t sched) const {
     size_t res = 0;
-    for (auto * backend : context.backends) {
+    for (auto * backend : ctx.backend_ptrs) {
         res += sched ? ggml_backend_sched_get_buffer_size(sched, backend) : 0;
     }
     return res;
@@ -92,7 +91,7 @@ size_t mtp_kept_graphs::buffer_bytes(ggml_backend_sched_t sched) const {
 size_t mtp_kept_graphs::compute_bytes() const {
     size_t res = buffer_bytes(home_sched());
     if (!is_shared.value_or(false)) {
-        res += is_home() ? 0 : buffer_bytes(context.sched.get()); // the graph in use has lent its scheduler
+        res += is_home() ? 0 : buffer_bytes(ctx.sched.get()); // the graph in use has lent its scheduler
         for (const auto & graph : graphs) {
             res += buffer_bytes(graph->sched.get());
         }

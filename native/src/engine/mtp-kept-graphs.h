@@ -5,12 +5,11 @@
 // has exchanged its scheduler and its results with the context's. All compute in the memory that the context has reserved
 // for its own. Owns the graphs; does not know what a key says.
 
-#include "llama-graph.h"
+#include "llama-context.h"
 #include "mtp-inputs.h"
 #include "mtp-outputs.h"
 
 #include <array>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -30,25 +29,10 @@ struct mtp_kept_graph {
     mtp_inputs     inputs;
 };
 
-// the members of a llama_context that graphs are exchanged with, and what a scheduler is made of
-struct mtp_context_parts {
-    ggml_backend_sched_ptr &              sched;
-    std::array<llm_graph_result_ptr, 2> & results;
-    llm_graph_result *&                   active;
-
-    const std::vector<ggml_backend_t> &             backends;
-    const std::vector<ggml_backend_buffer_type_t> & bufts;
-    bool                                            op_offload;
-    ggml_backend_sched_copy_callback                copy_weights; // those of experts on the host that a pass uses
-    void *                                          copy_data;
-    std::function<void()>                           synchronize;
-};
-
 class mtp_kept_graphs {
   public:
     // n_alike_max: how many graphs are kept that only differ in how many cells they look at.
-    mtp_kept_graphs(const mtp_context_parts & context, int32_t n_alike_max) :
-        context(context), n_alike_max(n_alike_max) {}
+    mtp_kept_graphs(llama_context & ctx, int32_t n_alike_max) : ctx(ctx), n_alike_max(n_alike_max) {}
 
     // The graph for a key: one that there is, else a new one with room for max_nodes, for which those that were used
     // longest ago may have to go. has_outputs: whether the graph gives logits or the like. reads_once: whether no weight
@@ -87,8 +71,8 @@ class mtp_kept_graphs {
     size_t compute_bytes() const;
 
   private:
-    mtp_context_parts context;
-    const int32_t     n_alike_max;
+    llama_context & ctx;
+    const int32_t   n_alike_max;
 
     std::vector<std::unique_ptr<mtp_kept_graph>> graphs;
     mtp_kept_graph                               own = {};
@@ -97,12 +81,12 @@ class mtp_kept_graphs {
     std::optional<bool>                          is_shared; // whether they can share memory; not known at first
     size_t                                       n_bytes_shared = 0;
 
-    ggml_backend_sched_t home_sched() const { return (is_home() ? context.sched : own.sched).get(); }
+    ggml_backend_sched_t home_sched() const { return (is_home() ? ctx.sched : own.sched).get(); }
 
     void exchange(mtp_kept_graph & graph) {
-        std::swap(context.sched, graph.sched);
-        std::swap(context.results, graph.results);
-        std::swap(context.active, graph.active);
+        std::swap(ctx.sched, graph.sched);
+        std::swap(ctx.gf_res_prev, graph.results);
+        std::swap(ctx.gf_res_prev_active, graph.active);
     }
 
     void   evict_oldest();
