@@ -81,6 +81,9 @@ IGNORED = table(f"""
 --ui-config= --webui-config= --ui-config-file= --webui-config-file=: the page has settings of its own
 --spec-draft-p-split= --draft-p-split=: drafts are no tree
 --spec-ngram-*= -lcs= --lookup-cache-static= -lcd= --lookup-cache-dynamic=: drafts by lookup need no settings
+--prio= --prio-batch=: nice and chrt set priorities of processes
+--poll= --poll-batch=: threads do not look for work for long
+--cpu-strict-batch=: --cpu-strict is for prompts too
 -td= -tbd= --threads-*draft= --spec-draft-threads*= -Cd= -Crd= -Cbd= --cpu-*-draft=: {_DRAFT_THREADS}
 --prio*-draft= --poll*-draft= --spec-draft-cpu-[!m]*= --spec-draft-cpu-mask*=: {_DRAFT_THREADS}
 --spec-draft-prio*= --spec-draft-poll*=: {_DRAFT_THREADS}

@@ -133,10 +133,6 @@ TABLE: dict[str, list[Flag]] = {
               "Processors that threads run on, as a hexadecimal number: bit 0 is processor 0.  [default: any]"),
         _load("cpu_range", "-Cr --cpu-range FIRST-LAST", str, "Same, as a range (0-3); combined with -C."),
         _load("cpu_strict", "--cpu-strict 0|1", zero_or_one, "1: each thread has one of them to itself.", default=0),
-        _load("prio", "--prio N", integer(-1, 3),
-              "Priority of the threads: -1 low, 0 normal, 1 medium, 2 high, 3 real-time.", default=0),
-        _load("poll", "--poll 0...100", integer(0, 100),
-              "How long threads look for work before they sleep; only for builds without OpenMP.", default=50),
         _place("numa", "--numa", OneOf(get_args(Numa)),
                "Spread threads over the nodes of a machine with several memories.", default="off"),
     ],
@@ -144,11 +140,8 @@ TABLE: dict[str, list[Flag]] = {
         _load("n_threads_batch", "-tb --threads-batch N", integer(1, _THREADS_MAX),
               "CPU threads for prompts.  [default: as -t]"),
         _load("cpu_mask_batch", "-Cb --cpu-mask-batch HEX", str,
-              "Processors for prompts; this and the flags that follow: by default as for drafts and rounds."),
+              "Processors for prompts.  [default: as for drafts and rounds]"),
         _load("cpu_range_batch", "-Crb --cpu-range-batch FIRST-LAST", str, "Same, as a range; combined with -Cb."),
-        _load("cpu_strict_batch", "--cpu-strict-batch 0|1", zero_or_one, "As --cpu-strict, for prompts."),
-        _load("prio_batch", "--prio-batch N", integer(-1, 3), "As --prio, for prompts."),
-        _load("poll_batch", "--poll-batch 0...100", integer(0, 100), "As --poll, for prompts."),
     ],
     "Other machines": [
         # eager: --list-devices comes after it, wherever that stands, and shows its devices too

@@ -46,13 +46,8 @@ class ModelOptions(TypedDict, total=False):
     cpu_mask: str | None
     cpu_range: str | None
     cpu_strict: bool
-    prio: int
-    poll: int
     cpu_mask_batch: str | None
     cpu_range_batch: str | None
-    cpu_strict_batch: bool | None
-    prio_batch: int | None
-    poll_batch: int | None
     flash_attn: Literal["auto", "on", "off"]
     type_k: str
     type_v: str

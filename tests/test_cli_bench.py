@@ -179,7 +179,7 @@ def test_every_arm_has_a_row_in_every_test_and_kind_of_text(prompts: Path) -> No
 
 @model
 def test_it_takes_the_flags_of_devices_and_processors(prompts: Path) -> None:
-    flags = ["-dev", "none", "-ot", "blk=CPU", "-tb", "1", "--poll", "0", "-fitt", "1,2", "--draft-max", "1"]
+    flags = ["-dev", "none", "-ot", "blk=CPU", "-tb", "1", "-fitt", "1,2", "--draft-max", "1"]
     assert [row["draft_max"] for row in rows("--prompts", prompts, *flags, "-p", "0")][:2] == [0, 1]
 
 

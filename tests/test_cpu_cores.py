@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ def test_prompts_have_threads_of_their_own(weights: Weights) -> None:
 
 def test_a_pass_leaves_the_thread_as_it_was(weights: Weights) -> None:
     before = os.sched_getaffinity(0), os.sched_getscheduler(0)
-    with session(weights, n_threads=2, cpu_mask=mask(A, B), cpu_strict=True, prio=-1) as made:
+    with session(weights, n_threads=2, cpu_mask=mask(A, B), cpu_strict=True) as made:
         prompt(made)
         assert (os.sched_getaffinity(0), os.sched_getscheduler(0)) == before
     # the threads are the same ones, of which a pass may leave some out
@@ -150,18 +150,6 @@ def test_a_pass_leaves_the_thread_as_it_was(weights: Weights) -> None:
         end = time.monotonic() + 30
         while any(place != tuple(PROCESSORS) for where in during(lambda: prompt(made)).values() for place in where):
             assert time.monotonic() < end
-
-
-def test_a_low_priority_is_that_of_the_threads(weights: Weights) -> None:
-    policies = set()
-    with session(weights, n_threads=1, prio=-1) as made:
-        work = threading.Thread(target=lambda: [prompt(made) for _ in range(3)])
-        work.start()
-        with suppress(ProcessLookupError):  # it has ended
-            while work.is_alive():
-                policies.add(os.sched_getscheduler(work.native_id or 0))
-        work.join()
-    assert os.SCHED_BATCH in policies
 
 
 @needs_exact_texts
@@ -177,7 +165,7 @@ def test_a_text_does_not_depend_on_processors_and_threads(tmp_path: Path) -> Non
 
     alone = tokens(n_threads=1)
     assert tokens(n_threads=1, n_threads_batch=2) == alone
-    assert tokens(n_threads=2, cpu_mask=mask(A, B), cpu_strict=True, cpu_mask_batch=mask(B), poll=0) == alone
+    assert tokens(n_threads=2, cpu_mask=mask(A, B), cpu_strict=True, cpu_mask_batch=mask(B)) == alone
 
 
 # --- how many there are ---
@@ -190,10 +178,10 @@ def test_threads_are_as_many_as_the_processors_have_cores() -> None:
 
 
 def test_what_is_not_said_of_prompts_is_as_for_rounds() -> None:
-    rounds_, prompts = threads_of(ContextParams(n_threads=1, cpu_mask=mask(A), cpu_strict=True, poll=7, prio=-1))
+    rounds_, prompts = threads_of(ContextParams(n_threads=1, cpu_mask=mask(A)))
     assert rounds_ == prompts
-    assert rounds_.are_bound
-    assert not threads_of(ContextParams(n_threads=2, n_threads_batch=1))[1].are_bound
+    assert rounds_.processors
+    assert not threads_of(ContextParams(n_threads=2, n_threads_batch=1))[1].processors
 
 
 # --- what is refused ---
@@ -214,8 +202,6 @@ def test_what_is_not_said_of_prompts_is_as_for_rounds() -> None:
         ({"cpu_mask": mask(A), "n_threads": 2}, "n_threads must be at most 1, as many as cpu_mask and cpu_range have"),
         ({"cpu_mask_batch": mask(A), "n_threads_batch": 2}, "n_threads_batch must be at most 1, .* cpu_mask_batch"),
         ({"cpu_strict": 1}, "cpu_strict must be True or False"),
-        ({"prio": 4}, "prio must be an integer between -1 and 3"),
-        ({"poll": 101}, "poll must be an integer between 0 and 100"),
     ],
     ids=str,
 )
@@ -224,15 +210,9 @@ def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], message: str
         ContextParams(**options)
 
 
-def test_a_priority_that_the_process_may_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_may_have", lambda priority: False)
-    with pytest.raises(InvalidParameter, match="prio must be -1 or 0 unless the process may have real-time"):
-        ContextParams(prio=1)
-
-
 def test_a_pool_with_another_number_of_threads_is_refused(weights: Weights, monkeypatch: pytest.MonkeyPatch) -> None:
     real = threads.Threads.native
-    monkeypatch.setattr(threads.Threads, "native", lambda self: real(self._replace(n_threads=3)))
+    monkeypatch.setattr(threads.Threads, "native", lambda self, **how: real(self._replace(n_threads=3), **how))
     with (
         pytest.raises(PymtpError, match="3 threads are not the 1 of the context"),
         session(weights, n_threads=1, cpu_mask=mask(A)),

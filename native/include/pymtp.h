@@ -172,7 +172,7 @@ struct pymtp_session_params {
 
     int32_t padding; // a pymtp_padding
 
-    // The threads of the CPU that compute drafts and rounds, and those for prompts: cores and priority. Each has as many
+    // The threads of the CPU that compute drafts and rounds, and those for prompts. Each has as many
     // as the context's parameters say. NULL: as the system places them. Both or neither.
     const struct ggml_threadpool_params * threads;
     const struct ggml_threadpool_params * threads_batch;

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.types import model_pointer
 from pymtp.documented import documented
-from pymtp.engine.threads import MAX_POLL, MAX_THREADS, threads_of
+from pymtp.engine.threads import MAX_THREADS, threads_of
 from pymtp.errors import InvalidParameter, require
 from pymtp.gguf.facts import N_CTX_MAX, context_size
 
@@ -36,23 +36,16 @@ class ContextParams:
     n_threads: int | None = None
     """None: one for each physical core that the process may use, or that `cpu_mask` and `cpu_range` name."""
     n_threads_batch: int | None = None
-    """Threads for prompts; None: as for drafts and rounds, which are what `n_threads` and the next five are for."""
+    """Threads for prompts; None: as for drafts and rounds, which are what `n_threads` and the next two are for."""
     cpu_mask: str | None = None
     """Processors that the threads may run on, as a hexadecimal number: bit 0 is processor 0; None: any."""
     cpu_range: str | None = None
     """Processors that the threads may run on, as numbers, first-last: 0-3. With `cpu_mask` both count."""
     cpu_strict: bool = False
     """Each thread has one of these processors to itself; else each may run on all of them."""
-    prio: int = 0
-    """Priority of the threads: -1 low, 0 normal, 1 medium, 2 high, 3 real-time."""
-    poll: int = 50
-    """How long threads look for work before they sleep, 0 to 100. Only for builds without OpenMP."""
     cpu_mask_batch: str | None = None
-    """`cpu_mask` for prompts. This one, and those that follow: None: as for drafts and rounds."""
+    """`cpu_mask` for prompts; None, as of the next one: as for drafts and rounds."""
     cpu_range_batch: str | None = None
-    cpu_strict_batch: bool | None = None
-    prio_batch: int | None = None
-    poll_batch: int | None = None
     flash_attn: Literal["auto", "on", "off"] = "auto"
     type_k: str = "f16"
     type_v: str = "f16"
@@ -81,8 +74,6 @@ class ContextParams:
             ("n_seq_max", 1, MAX_SEQUENCES),
             ("n_threads n_threads_batch", 1, MAX_THREADS),
             ("moe_cache_mib", 0, MAX_INT),
-            ("prio prio_batch", -1, 3),
-            ("poll poll_batch", 0, MAX_POLL),
         ):
             for name in names.split():
                 value = getattr(self, name)
@@ -94,9 +85,8 @@ class ContextParams:
             require(is_number, name, f"a number from {least:g} on", value)
         for name, choices in _CHOICES.items():
             require(getattr(self, name) in choices, name, "one of " + ", ".join(choices), getattr(self, name))
-        for name in ("kv_unified", "offload_kqv", "cpu_strict", "cpu_strict_batch"):
-            is_switch = isinstance(getattr(self, name), bool) or self._is_left_out(name)
-            require(is_switch, name, "True or False", getattr(self, name))
+        for name in ("kv_unified", "offload_kqv", "cpu_strict"):
+            require(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
         shares = self.n_cells is None or self.kv_unified
         require(shares, "n_cells", "left out without kv_unified: sequences share no cache then")
         is_plain = self.flash_attn != "off" or self.type_v in ("f32", "f16", "bf16")
@@ -155,9 +145,10 @@ def session_params(context: ContextParams, n_draft_max: int) -> tuple[Any, list[
     params, native = ffi.new("struct pymtp_session_params *"), native_params(context, n_draft_max, context.n_seq_max)
     params.context, params.n_draft_max, params.n_ctx_seq = native, n_draft_max, context.n_ctx
     threads = threads_of(context)
-    if not any(each.are_bound for each in threads):
+    if not any(each.processors for each in threads):
         return params, [native]
-    params.threads, params.threads_batch = pools = [each.native() for each in threads]
+    pools = [each.native(is_strict=context.cpu_strict) for each in threads]
+    params.threads, params.threads_batch = pools
     return params, [native, *pools]
 
 

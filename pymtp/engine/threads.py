@@ -1,9 +1,8 @@
-"""Threads of the CPU: how many, on which cores, and with which priority.
+"""Threads of the CPU: how many, and on which cores.
 
 Owns llama.cpp's masks and ranges of cores, and what is refused of them. Knows the operating system; no context.
 """
 
-import os
 import re
 import sys
 from collections.abc import Set
@@ -17,11 +16,6 @@ from pymtp.text.spans import spans
 MAX_THREADS = 512
 """The most that ggml takes; its masks have as many bits."""
 
-MAX_POLL = 100
-_POLL = 50
-_REALTIME = {1: 40, 2: 80, 3: 90}
-"""ggml's priorities that are real-time ones on Linux, and what they are there."""
-
 
 class Threads(NamedTuple):
     """The threads of a pass."""
@@ -29,32 +23,24 @@ class Threads(NamedTuple):
     n_threads: int
     processors: frozenset[int]
     """Where they may run, by their numbers in the system; none: anywhere."""
-    is_strict: bool
-    """Each thread has a processor of its own; else any of them."""
-    prio: int
-    poll: int
 
-    @property
-    def are_bound(self) -> bool:
-        """Whether the system does not place them as it likes."""
-        return bool(self.processors) or self.prio != 0 or self.poll != _POLL
-
-    def native(self) -> Any:
-        """The threads as a `ggml_threadpool_params *`."""
+    def native(self, *, is_strict: bool) -> Any:
+        """The threads as a `ggml_threadpool_params *`. `is_strict`: each has a processor of its own; else any of them."""
         native = ffi.new("struct ggml_threadpool_params *")
         for processor in self.processors:
             native.cpumask[processor] = True
-        native.n_threads, native.prio, native.poll, native.strict_cpu = self[0], self.prio, self.poll, self.is_strict
+        native.n_threads, native.strict_cpu = self.n_threads, is_strict
+        native.poll = 50  # ggml's default
         return native
 
 
 def threads_of(params: Any) -> tuple[Threads, Threads]:
     """The threads of rounds, and of prompts: what is not said of the second is as for the first.
 
-    `params` has the fields of ContextParams. Raises InvalidParameter for processors that there are not, fewer of them
-    than threads, and a priority that the process may not have.
+    `params` has the fields of ContextParams. Raises InvalidParameter for processors that there are not, and fewer of
+    them than threads.
     """
-    rounds = _threads(params, "", Threads(0, frozenset(), False, 0, _POLL))
+    rounds = _threads(params, "", Threads(0, frozenset()))
     return rounds, _threads(params, "_batch", rounds)
 
 
@@ -73,13 +59,7 @@ def _threads(params: Any, suffix: str, default: Threads) -> Threads:
         where = suffix if has_own else ""
         allowed = f"at most {len(processors)}, as many as cpu_mask{where} and cpu_range{where} have processors"
         raise InvalidParameter("n_threads" + suffix, allowed, value=n_threads)
-    own = (field(name) for name in ("cpu_strict", "prio", "poll"))
-    rest: list[Any] = [before if each is None else each for each, before in zip(own, default[2:], strict=True)]
-    found = Threads(n_threads, processors, *rest)
-    if found.prio > 0 and sys.platform == "linux" and not _may_have(_REALTIME[found.prio]):
-        allowed = "-1 or 0 unless the process may have real-time priorities (CAP_SYS_NICE, or ulimit -r)"
-        raise InvalidParameter("prio" + suffix, allowed, value=found.prio)
-    return found
+    return Threads(n_threads, processors)
 
 
 def _processors(mask: str | None, span: str | None, suffix: str) -> frozenset[int]:
@@ -116,14 +96,3 @@ def _of_range(span: str | None, suffix: str, usable: Set[int]) -> frozenset[int]
         allowed = "two processors, such as 0-3, or only the first or the last: 4- or -3"
         raise InvalidParameter("cpu_range" + suffix, allowed, value=span)
     return frozenset(range(first, last + 1))
-
-
-def _may_have(priority: int) -> bool:
-    """Whether Linux lets the calling thread have a real-time priority. It is tried; the thread's own comes back."""
-    before = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
-    except OSError:
-        return False
-    os.sched_setscheduler(0, *before)
-    return True

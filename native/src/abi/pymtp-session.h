@@ -33,7 +33,7 @@ struct pymtp_session {
 
     std::unique_ptr<mtp_padder> padder; // what passes have more than they were asked for
 
-    // set if they have cores or a priority of their own; for prompts only if these are others
+    // set if they have cores of their own; for prompts only if these are others
     pymtp_threads threads       = { nullptr, nullptr };
     pymtp_threads threads_batch = { nullptr, nullptr };
 

@@ -128,25 +128,16 @@ using cores = std::array<bool, GGML_MAX_N_THREADS>;
 
 // What a thread is bound to.
 struct binding {
-    bool    is_bound = false;
-    cores   mask     = {};
-    int32_t prio     = GGML_SCHED_PRIO_NORMAL;
+    bool  is_bound = false;
+    cores mask     = {};
 
     // what it had before; elsewhere than on Linux a thread stays bound
 #if defined(__linux__) && !defined(__ANDROID__)
-    cpu_set_t   own_cores;
-    int         own_policy;
-    sched_param own_priority;
+    cpu_set_t own_cores;
 
-    void remember() {
-        pthread_getaffinity_np(pthread_self(), sizeof(own_cores), &own_cores);
-        pthread_getschedparam(pthread_self(), &own_policy, &own_priority);
-    }
+    void remember() { pthread_getaffinity_np(pthread_self(), sizeof(own_cores), &own_cores); }
 
-    void give_back() const {
-        pthread_setschedparam(pthread_self(), own_policy, &own_priority);
-        pthread_setaffinity_np(pthread_self(), sizeof(own_cores), &own_cores);
-    }
+    void give_back() const { pthread_setaffinity_np(pthread_self(), sizeof(own_cores), &own_cores); }
 #else
     void remember() {}
 
@@ -156,23 +147,20 @@ struct binding {
 
 static thread_local binding bound;
 
-bool mtp_bind_thread(const bool * mask, int32_t prio) {
-    if (!mask && prio == GGML_SCHED_PRIO_NORMAL) {
+bool mtp_bind_thread(const bool * mask) {
+    if (!mask) {
         mtp_release_thread();
         return false;
     }
-    cores wanted = {};
-    if (mask) {
-        std::copy_n(mask, wanted.size(), wanted.begin());
-    }
-    if (bound.is_bound && bound.prio == prio && bound.mask == wanted) {
+    cores wanted;
+    std::copy_n(mask, wanted.size(), wanted.begin());
+    if (bound.is_bound && bound.mask == wanted) {
         return false;
     }
     mtp_release_thread();
     bound.remember();
     bound.is_bound = true;
     bound.mask     = wanted;
-    bound.prio     = prio;
     return true;
 }
 
