@@ -17,8 +17,9 @@ from typing import NamedTuple
 import llama_cpp
 import numpy as np
 
-from pymtp import Chunk, ContextParams, Session
+from pymtp import Chunk, ContextParams, SamplingParams, Session
 from pymtp.engine.handle import Counters
+from pymtp.sampling.chain import Sampler
 
 
 class Measured(NamedTuple):
@@ -33,7 +34,7 @@ class Measured(NamedTuple):
 def play(session: Session, args: argparse.Namespace) -> None:
     """Rounds, and a line of figures."""
     rng = random.Random(1)
-    n_vocab = 500
+    n_vocab, greedy = 500, Sampler(SamplingParams(top_k=1), n_vocab=session.n_vocab)
     lengths = [20 + rng.randrange(20) for _ in range(args.sequences)]
     for slot, n in enumerate(lengths):
         session.decode([Chunk([rng.randrange(n_vocab) for _ in range(n)], 0, slot, feed=True)])
@@ -51,7 +52,8 @@ def play(session: Session, args: argparse.Namespace) -> None:
             for slot in active
         ]
         session.decode(rows)
-        session.candidates(1)
+        for row in session.rows():
+            greedy.distribution(row)
         for slot in active:
             lengths[slot] += 1 + rng.randint(0, drafts[slot])
             session.truncate(lengths[slot], sequence=slot)

@@ -147,10 +147,8 @@ class Together:
             self.alone[slot].decode([chunk._replace(sequence=0)])
             self.ends[slot] += len(chunk.tokens)
             self.texts[slot] += chunk.tokens
-        ids, values = self.session.candidates(3)
         logits = self.session.logits.copy()
-        assert len(logits) == len(ids) == sum(len(chunk.tokens) for chunk in chunks.values())
-        np.testing.assert_allclose(values, np.take_along_axis(logits, ids, 1))
+        assert len(logits) == sum(len(chunk.tokens) for chunk in chunks.values())
         begin = 0
         for slot, chunk in chunks.items():
             alone = self.alone[slot]

@@ -1,4 +1,4 @@
-"""What a session offers beside its passes: candidates, draft vocabularies, saved states, counters, cache types."""
+"""What a session offers beside its passes: highest logits, draft vocabularies, saved states, counters, cache types."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from pymtp.engine.session import Chunk, Session
 from pymtp.errors import InvalidParameter, PymtpError, StateError, UnsupportedModel
 from pymtp.gguf.shards import read_shards
 from pymtp.gguf.weights import fingerprint, output_rows
+from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 from random_gguf import N_VOCAB, write_deepseek3, write_glm4moe, write_mimo2, write_qwen35
 
@@ -142,29 +143,17 @@ def test_builds_are_the_passes_that_llama_cpp_did_not_reuse_a_graph_for(model: o
 
 @pytest.mark.model
 @pytest.mark.parametrize("n_reduced", [0, 20])
-def test_candidates_are_the_highest_logits_in_order(nano: object, n_reduced: int) -> None:
+def test_a_sampler_fetches_no_more_than_what_has_the_highest_logits(nano: object, n_reduced: int) -> None:
     with Session(nano, PARAMS, n_draft_max=K, n_seq_max=2) as session:
         session.reduce_logits(n_reduced, also_on_host=True)
         session.decode([Chunk(range(100, 140), 0, 0, feed=True), Chunk(range(200, 210), 0, 1, feed=True)])
-        check_candidates(*session.candidates(12), session.logits)
-        session.draft(0, K, [Chunk([5], 40, 0), Chunk([6], 10, 1)])
-        check_candidates(*session.candidates(12, of_draft=True), session.draft_logits)
         session.decode([Chunk([5, 6, 7], 40, 0, "all"), Chunk([6, 7, 8], 10, 1, "all")])
+        sampler = Sampler(SamplingParams(samplers=("top_k",), top_k=12), n_vocab=session.n_vocab)
         before = session.counters.n_output_bytes
-        ids, values = session.candidates(12)
+        found = [sampler.distribution(row).tokens for row in session.rows()]
         n_bytes = session.counters.n_output_bytes - before
-        check_candidates(ids, values, session.logits)
-        n_vocab = session.logits.shape[1]
-        assert n_bytes <= (6 * (20 * 256 + 20 + 256) if n_reduced else 6 * n_vocab) * 4
-        check_candidates(*session.candidates(n_vocab), session.logits)
-        with pytest.raises(PymtpError, match=f"n must be between 1 and {n_vocab}, not {n_vocab + 1}"):
-            session.candidates(n_vocab + 1)
-
-
-def check_candidates(ids: np.ndarray, values: np.ndarray, logits: np.ndarray) -> None:
-    expected = np.argsort(-logits, axis=1, kind="stable")[:, : ids.shape[1]]
-    np.testing.assert_array_equal(ids, expected)
-    np.testing.assert_array_equal(values, np.take_along_axis(logits, expected, axis=1))
+        assert n_bytes <= (6 * (20 * 256 + 20 + 256) if n_reduced else 6 * session.n_vocab) * 4
+        np.testing.assert_array_equal(found, np.argsort(-session.logits, axis=1, kind="stable")[:, :12])
 
 
 @pytest.mark.model
@@ -182,7 +171,7 @@ def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: obj
         np.testing.assert_allclose(session.draft_logits[0, tokens], full[0, tokens], atol=1e-4)
         assert np.isneginf(np.delete(session.draft_logits[0], tokens)).all()
         best = int(tokens[full[0, tokens].argmax()])
-        assert session.candidates(1, of_draft=True)[0][0, 0] == best
+        assert session.draft_logits[0].argmax() == best
         assert session.draft_tokens([Chunk([5], 40)], 1)[0] == [[best]]
         session.ban_tokens([best])
         assert session.draft_tokens([Chunk([5], 40)], 1)[0][0][0] not in (best, *np.delete(np.arange(8192), tokens))

@@ -229,14 +229,9 @@ int32_t pymtp_session_rotate(struct pymtp_session * session, int32_t pos, int32_
                              float * rows);
 
 // Passes from now on leave what it takes to find the n_max highest logits of a row on the device that computes them, so
-// that pymtp_session_candidates does not fetch all of them. 0: they do not, which is how a session begins. Without a
+// that samplers which need no more do not fetch all of them. 0: they do not, which is how a session begins. Without a
 // device nothing is gained and nothing done, unless also_on_host is set (for tests).
 int32_t pymtp_session_reduce(struct pymtp_session * session, int32_t n_max, int32_t also_on_host);
-
-// The n highest logits of each row of the last decode (of_draft = 0) or draft step (1), highest first.
-// ids, values: [n_rows, n]. Fetches all logits if n is more than was asked of pymtp_session_reduce.
-int32_t pymtp_session_candidates(struct pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids,
-                                 float * values);
 
 // One step of a draft. The rows of a sequence are consecutive: its last row is the one that predicts, at the newest
 // token (step 0) or at the draft of the step before. Rows before it, in step 0, are positions that the trunk has

@@ -37,9 +37,14 @@ struct writer {
         need(pymtp_session_decode(session, n, tokens.data(), positions(begin, n).data(), tokens_t(n, 0).data(),
                                   flags.data()) == PYMTP_OK,
              "decode");
-        tokens_t           best(n);
-        std::vector<float> logits(n);
-        need(pymtp_session_candidates(session, false, 1, best.data(), logits.data()) == PYMTP_OK, "candidates");
+        int32_t n_vocab = 0;
+        pymtp_session_n_logits(session, false, &n_vocab);
+        std::vector<float> logits((size_t) n * n_vocab);
+        need(pymtp_session_logits(session, false, 0, n, n_vocab, logits.data()) == PYMTP_OK, "logits");
+        tokens_t best;
+        for (auto row = logits.begin(); row != logits.end(); row += n_vocab) {
+            best.push_back(std::max_element(row, row + n_vocab) - row);
+        }
         return best;
     }
 

@@ -167,9 +167,6 @@ static void passes_of_any_rows_do_not_crash() {
         }
         check_status(status);
         n_fit += status == PYMTP_OK;
-        std::vector<int32_t> ids(64 * N_VOCAB);
-        std::vector<float>   values(64 * N_VOCAB);
-        check_status(pymtp_session_candidates(session, odd(), odd(), ids.data(), values.data()));
     }
     CHECK(n_fit > 20);
     fill(session);

@@ -19,7 +19,7 @@ from pymtp.engine.snapshot import Snapshots
 from pymtp.errors import InvalidParameter, require
 
 if TYPE_CHECKING:
-    from pymtp.binding.arrays import Logits, Tokens
+    from pymtp.binding.arrays import Logits
 
 _MEMORY: dict[int, Literal["shared", "own", "none"]]
 _MEMORY = {lib.PYMTP_MEMORY_SHARED: "shared", lib.PYMTP_MEMORY_OWN: "own", lib.PYMTP_MEMORY_NONE: "none"}
@@ -109,7 +109,7 @@ class Session(DraftLimits, Snapshots):
         info = self._describe()
         self._counters = ffi.new("struct pymtp_counters *")
         self.n_reduced = 0
-        """Candidates that passes prepare: see reduce_logits."""
+        """Highest logits that passes find: see reduce_logits."""
         self.model_id = self._state_id = model_id + params.positions_id
         """Names the weights, and how positions are computed."""
         self.n_seq_max = n_seq_max
@@ -219,27 +219,14 @@ class Session(DraftLimits, Snapshots):
         return list(ends)
 
     def reduce_logits(self, n_max: int, *, also_on_host: bool = False) -> None:
-        """Have later passes prepare `candidates` of up to `n_max` on the device that computes the logits. 0: no more.
+        """Have later passes find the `n_max` highest logits of a row on the device that computes them. 0: no more.
+
+        Samplers that need no more than these fetch no others.
 
         Does nothing without a device, where there is nothing to gain, unless `also_on_host` is set (for tests).
         """
         check(lib.pymtp_session_reduce(self._handle.native, n_max, also_on_host))
         self.n_reduced = n_max
-
-    def candidates(self, n: int, *, of_draft: bool = False) -> tuple[Tokens, Logits]:
-        """The `n` highest logits of each row of the last `decode` or `draft`, highest first: ids and values, (rows, n).
-
-        Cheaper than `logits` where a device holds these and `reduce_logits` was asked for as many.
-        """
-        import numpy as np
-
-        n_rows, n_columns = _shape(self._handle, of_draft=of_draft)
-        if not 1 <= n <= n_columns:
-            raise InvalidParameter("n", f"between 1 and {n_columns}", value=n)
-        ids, values = np.empty((n_rows, n), np.int32), np.empty((n_rows, n), np.float32)
-        out = ffi.from_buffer("int32_t[]", ids), ffi.from_buffer("float[]", values)
-        check(lib.pymtp_session_candidates(self._handle.native, of_draft, n, *out))
-        return ids, values
 
     @property
     def logits(self) -> Logits:

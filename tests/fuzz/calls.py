@@ -92,8 +92,7 @@ def _call(chance: random.Random) -> Call:
     if kind == 11:
         return chance.choice([("restore", (), {}), ("restore_sequence", (sequence,), {})])
     if kind == 12:
-        name, odd = chance.choice([("limit_drafts", [None, *_ODD]), ("candidates", _ODD)])
-        return (name, (chance.choice(odd),), {})
+        return ("limit_drafts", (chance.choice([None, *_ODD]),), {})
     return ("ban_tokens", ([chance.choice([*_ODD, 5, 6]) for _ in range(chance.randrange(4))],), {})
 
 

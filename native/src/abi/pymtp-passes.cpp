@@ -226,17 +226,3 @@ int32_t pymtp_session_rotate(pymtp_session * session, int32_t pos, int32_t n_row
         std::copy(found.begin(), found.end(), rows);
     });
 }
-
-int32_t pymtp_session_candidates(pymtp_session * session, int32_t of_draft, int32_t n, int32_t * ids, float * values) {
-    return pymtp_guard(session, [&](pymtp_session & self) {
-        const int32_t n_logits = self.mtp->n_logits(of_draft != 0);
-        const int32_t n_rows   = self.n_rows_left(of_draft != 0);
-        pymtp_refuse_if(n < 1 || n > n_logits, "%d candidates of a vocabulary of %d", n, n_logits);
-        pymtp_refuse_if(n_rows == 0, "the last pass has left no logits");
-        pymtp_need(ids, "the ids");
-        pymtp_need(values, "the values");
-        for (int32_t row = 0; row < n_rows; ++row) {
-            self.mtp->candidates(of_draft != 0, row, n, ids + (size_t) row * n, values + (size_t) row * n);
-        }
-    });
-}

@@ -24,7 +24,7 @@ static rows some_rows(fuzz_numbers & numbers) {
 }
 
 static void call(pymtp_session * session, fuzz_numbers & numbers, std::vector<uint8_t> & saved) {
-    const int32_t kind = numbers.byte() % 16;
+    const int32_t kind = numbers.byte() % 15;
     if (kind < 4) {
         const rows r = some_rows(numbers);
         pymtp_session_decode(session, r.token.size(), r.token.data(), r.pos.data(), r.seq.data(), r.flags.data());
@@ -77,15 +77,6 @@ static void call(pymtp_session * session, fuzz_numbers & numbers, std::vector<ui
             each = numbers.number(512);
         }
         pymtp_session_ban_tokens(session, token.size(), token.data());
-    } else if (kind == 14) {
-        const int32_t        of_draft = numbers.byte() & 1, n = numbers.number(600);
-        int32_t              n_columns = 0;
-        const int32_t        n_rows    = pymtp_session_n_logits(session, of_draft, &n_columns);
-        std::vector<int32_t> ids(1 << 16);
-        std::vector<float>   values(1 << 16);
-        if (n_rows >= 0 && (int64_t) n_rows * n <= (int64_t) ids.size()) {
-            pymtp_session_candidates(session, of_draft, n, ids.data(), values.data());
-        }
     } else {
         const int32_t      of_draft = numbers.byte() & 1, row = numbers.number(8), n_rows = numbers.number(8);
         std::vector<float> logits(8 * 512);
