@@ -11,38 +11,16 @@
 // Logits in groups: those with the highest maxima have the highest logits.
 static constexpr int64_t N_GROUP = 64;
 
-#ifdef __GNUC__
-
-// without the order of the values known, compilers do not make vectors of a maximum
-typedef float mtp_lanes __attribute__((vector_size(16), aligned(4), may_alias));
-
+// Four maxima: compilers make vectors of these, of one alone they do not.
 static float mtp_group_maximum(const float * group) {
-    const auto * lanes = (const mtp_lanes *) group;
-
-    mtp_lanes even = lanes[0];
-    mtp_lanes odd  = lanes[1];
-    for (int64_t i = 2; i < N_GROUP / 4; i += 2) {
-        even = even > lanes[i] ? even : lanes[i];
-        odd  = odd > lanes[i + 1] ? odd : lanes[i + 1];
+    float highest[4] = { group[0], group[1], group[2], group[3] };
+    for (int64_t i = 4; i < N_GROUP; i += 4) {
+        for (int64_t k = 0; k < 4; ++k) {
+            highest[k] = std::max(group[i + k], highest[k]);
+        }
     }
-    even = even > odd ? even : odd;
-
-    const float left  = even[0] > even[1] ? even[0] : even[1];
-    const float right = even[2] > even[3] ? even[2] : even[3];
-    return left > right ? left : right;
+    return std::max(std::max(highest[0], highest[1]), std::max(highest[2], highest[3]));
 }
-
-#else
-
-static float mtp_group_maximum(const float * group) {
-    float highest = group[0];
-    for (int64_t i = 1; i < N_GROUP; ++i) {
-        highest = highest > group[i] ? highest : group[i];
-    }
-    return highest;
-}
-
-#endif
 
 // Ordered as logits are, the first of equal ones highest. NaN has a place, too: sorting needs an order.
 static uint64_t mtp_candidate_key(float logit, int32_t id) {
