@@ -93,17 +93,14 @@ double pymtp_distribution_prob(const struct pymtp_distribution * distribution, i
 // The most likely token, the first of equals, and its probability; -1 if there is none.
 int32_t pymtp_distribution_best(const struct pymtp_distribution * distribution, double * prob);
 
-// The token at 0 <= uniform < 1 of the cumulated probabilities; -1 if there is none.
-int32_t pymtp_distribution_draw(const struct pymtp_distribution * distribution, double uniform);
-
 // The residual is max(weight * target - source, 0), token by token: its sum.
 double pymtp_distribution_residual_mass(const struct pymtp_distribution * target,
                                         const struct pymtp_distribution * source, double weight);
 
-// Draws from the residual; from the target itself if it is 0. -1 if the target has no tokens, or the memory has run
-// out.
-int32_t pymtp_distribution_sample_residual(const struct pymtp_distribution * target,
-                                           const struct pymtp_distribution * source, double weight, double uniform);
+// The token at 0 <= uniform < 1 of the residual's cumulated probabilities; of the target's own if that is 0, or source
+// NULL. -1 if the target has no tokens, or the memory has run out.
+int32_t pymtp_distribution_draw(const struct pymtp_distribution * target, const struct pymtp_distribution * source,
+                                double weight, double uniform);
 
 //
 // a sampler is what one sequence needs to get from logits to tokens: the chain of llama.cpp's samplers, the history that

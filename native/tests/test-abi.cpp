@@ -232,8 +232,8 @@ static void distributions_of_any_tokens() {
             CHECK(pymtp_distribution_prob(other, n) <= 0.5);
             CHECK(!std::isnan(pymtp_distribution_residual_mass(one, other, 1.0)));
             for (const double uniform : { 0.0, 0.999, -1.0, 2.0, (double) NAN }) {
-                pymtp_distribution_sample_residual(one, other, 1.0, uniform);
-                pymtp_distribution_draw(one, uniform);
+                pymtp_distribution_draw(one, other, 1.0, uniform);
+                pymtp_distribution_draw(one, nullptr, 1.0, uniform);
             }
         }
         if (n < 0) {

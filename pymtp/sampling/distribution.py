@@ -61,7 +61,7 @@ class Distribution:
 
     def draw(self, uniform: float) -> int:
         """The token at `uniform`, 0 <= uniform < 1, of the cumulative probabilities."""
-        return int(lib.pymtp_distribution_draw(self._native, uniform))
+        return int(lib.pymtp_distribution_draw(self._native, ffi.NULL, 1.0, uniform))
 
     def residual_mass(self, source: Distribution, weight: float = 1.0) -> float:
         """The mass of the residual: the sum of max(weight * self - source, 0)."""
@@ -69,7 +69,7 @@ class Distribution:
 
     def sample_residual(self, source: Distribution, weight: float, uniform: float) -> int:
         """Draw from the residual, max(weight * self - source, 0); from all of `self` if that is zero."""
-        return int(lib.pymtp_distribution_sample_residual(self._native, source._native, weight, uniform))
+        return int(lib.pymtp_distribution_draw(self._native, source._native, weight, uniform))
 
     def _copies(self) -> tuple[Tokens, Probs]:
         import numpy as np

@@ -61,11 +61,6 @@ static int32_t draw(const std::vector<int32_t> & tokens, const std::vector<doubl
     return tokens.empty() ? -1 : tokens[weights.size() - 1];
 }
 
-int32_t pymtp_distribution_draw(const pymtp_distribution * distribution, double uniform) {
-    return pymtp_guard_or(-1, distribution,
-                          [&](pymtp_distribution & self) { return draw(self.tokens, self.probs, uniform); });
-}
-
 // Calls a function with the probability of each of one's tokens and that of the same token in the other, in order.
 template <typename F>
 static void for_both(const pymtp_distribution & one, const pymtp_distribution * source, F && function) {
@@ -100,14 +95,16 @@ double pymtp_distribution_residual_mass(const pymtp_distribution * target, const
     });
 }
 
-int32_t pymtp_distribution_sample_residual(const pymtp_distribution * target, const pymtp_distribution * source,
-                                           double weight, double uniform) {
+int32_t pymtp_distribution_draw(const pymtp_distribution * target, const pymtp_distribution * source, double weight,
+                                double uniform) {
     return pymtp_guard_or(-1, [&] {
         thread_local std::vector<double> residual;
         residual.clear();
         const auto from = pymtp_hold(target).share();
-        for_both(*from, source, [&](double t, double s) { residual.push_back(std::max(weight * t - s, 0.0)); });
-        // they are the same but for rounding
+        if (source) {
+            for_both(*from, source, [&](double t, double s) { residual.push_back(std::max(weight * t - s, 0.0)); });
+        }
+        // there is none, or they are the same but for rounding
         const bool is_nothing = std::all_of(residual.begin(), residual.end(), [](double r) { return r == 0.0; });
         return draw(from->tokens, is_nothing ? from->probs : residual, uniform);
     });
