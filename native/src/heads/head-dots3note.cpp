@@ -10,8 +10,7 @@ class head_graph_of_dots3note : public head_graph {
         ggml_tensor * inp_pos = build_inp_pos();
         inp_out_ids           = build_inp_out_ids();
 
-        ggml_tensor * cur = build_norm(inpL, layer.attn_norm, nullptr, LLM_NORM_RMS, il);
-        cb(cur, "mtp_attn_norm", il);
+        ggml_tensor * cur = build_norm_if(layer.attn_norm, inpL, "mtp_attn_norm");
 
         build_rest(build_attention(cur, inp_pos), inpL, layer.nextn.shared_head_norm);
     }
@@ -43,12 +42,11 @@ class head_graph_of_dots3note : public head_graph {
         latent = build_norm(latent, layer.attn_kv_a_norm, nullptr, LLM_NORM_RMS, il);
         k_pe   = build_norm(k_pe, layer.attn_k_norm, nullptr, LLM_NORM_RMS, il);
 
-        const float base = model.get_rope_freq_base(cparams, il);
-
-        q_pe = ggml_rope_ext(ctx0, q_pe, inp_pos, nullptr, n_rot, rope_type, n_ctx_orig, base, freq_scale, ext_factor,
-                             attn_factor, beta_fast, beta_slow);
-        k_pe = ggml_rope_ext(ctx0, k_pe, inp_pos, nullptr, n_rot, rope_type, n_ctx_orig, base, freq_scale, ext_factor,
-                             attn_factor, beta_fast, beta_slow);
+        for (auto ** part : { &q_pe, &k_pe }) {
+            *part = ggml_rope_ext(ctx0, *part, inp_pos, nullptr, n_rot, rope_type, n_ctx_orig,
+                                  model.get_rope_freq_base(cparams, il), freq_scale, ext_factor, attn_factor, beta_fast,
+                                  beta_slow);
+        }
 
         q_nope = ggml_mul_mat(ctx0, layer.wk_b, ggml_permute(ctx0, q_nope, 0, 2, 1, 3)); // {n_rank, n_tokens, n_head}
         q_nope = ggml_permute(ctx0, q_nope, 0, 2, 1, 3);

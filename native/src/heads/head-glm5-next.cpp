@@ -11,8 +11,7 @@ class head_graph_of_glm5_next : public head_graph {
         ggml_tensor * inpL = build_joined();
         inp_out_ids        = build_inp_out_ids();
 
-        ggml_tensor * cur = build_norm(inpL, layer.attn_norm, nullptr, LLM_NORM_RMS, il);
-        cb(cur, "mtp_attn_norm", il);
+        ggml_tensor * cur = build_norm_if(layer.attn_norm, inpL, "mtp_attn_norm");
 
         build_rest(build_attention(cur), inpL, layer.nextn.shared_head_norm);
     }
