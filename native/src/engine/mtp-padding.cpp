@@ -131,12 +131,9 @@ static constexpr int32_t PASS_ON_CPU = 3;
 
 mtp_padder::mtp_padder(llama_context & ctx, mtp_engine & mtp, const params & params) :
     ctx(ctx), mtp(mtp), n_added(llama_n_seq_max(&ctx), 0) {
-    if (params.mode != PYMTP_PADDING_NEVER && params.n_draft_max > 0) {
-        choose(params);
+    if (params.mode == PYMTP_PADDING_NEVER || params.n_draft_max == 0) {
+        return;
     }
-}
-
-void mtp_padder::choose(const params & params) {
     auto * const memory     = llama_get_memory(&ctx);
     const bool   is_unified = mtp.heads.n_stream() == 1;
     const bool   is_many    = llama_n_seq_max(&ctx) > 1;

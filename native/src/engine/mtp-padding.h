@@ -71,6 +71,4 @@ class mtp_padder {
     mtp_padding          how    = MTP_PADDING_NONE;
     mtp_padding_limits   limits = {};
     std::vector<int32_t> n_added; // [n_seq_max] rows of the last pass after a sequence's end, if they are still there
-
-    void choose(const params & params);
 };

@@ -192,15 +192,6 @@ std::vector<std::vector<mtp_row>> mtp_planner::split(const std::vector<mtp_row> 
     return parts;
 }
 
-// The last row again, until there are few numbers of rows: it computes and stores the same.
-std::vector<mtp_row> mtp_planner::pad(const std::vector<mtp_row> & rows) const {
-    auto res = rows;
-    if (pads && heads.n_stream() == 1) {
-        res.resize(mtp_padded_step(rows.size()), rows.back());
-    }
-    return res;
-}
-
 // Gives a stage's rows their cells. false: the cache is full
 bool mtp_planner::place(mtp_heads_stage & stage, const std::vector<mtp_row> & rows) const {
     stage.ubatch     = mtp_ubatch_make(rows, ctx.get_model().hparams.n_pos_per_embd(), heads.n_stream());
@@ -236,6 +227,17 @@ bool mtp_planner::add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & row
     return true;
 }
 
+std::vector<mtp_row> mtp_planner::begin(mtp_plan & plan, int32_t n_steps, const std::vector<mtp_row> & rows) {
+    auto res        = mtp_rows_with_output(rows, true);
+    plan.n_drafting = res.size();
+    if (pads && heads.n_stream() == 1) {
+        // the last row again: it computes and stores the same
+        res.resize(mtp_padded_step(res.size()), res.back());
+    }
+    const bool has_room = add_catch_up(plan, mtp_rows_with_output(rows, false), std::min(n_steps, heads.n_storing));
+    return has_room ? res : std::vector<mtp_row>();
+}
+
 bool mtp_planner::add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
     auto standing = rows;
     for (auto & row : standing) {
@@ -259,13 +261,9 @@ bool mtp_planner::add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const
 }
 
 mtp_plan_ptr mtp_planner::step(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows) {
-    auto       plan     = std::make_unique<mtp_plan>();
-    const auto counting = mtp_rows_with_output(rows, true);
-    const auto first    = pad(counting);
-    const auto catch_up = mtp_rows_with_output(rows, false);
-
-    plan->n_drafting = counting.size();
-    if (!add_catch_up(*plan, catch_up, std::min(n_steps, heads.n_storing)) || !add_step(*plan, step, n_steps, first)) {
+    auto       plan  = std::make_unique<mtp_plan>();
+    const auto first = begin(*plan, n_steps, rows);
+    if (first.empty() || !add_step(*plan, step, n_steps, first)) {
         return nullptr;
     }
 
@@ -280,17 +278,13 @@ mtp_plan_ptr mtp_planner::step(int32_t step, int32_t n_steps, const std::vector<
 }
 
 mtp_plan_ptr mtp_planner::greedy(int32_t n_steps, int32_t n_asked, const std::vector<mtp_row> & rows, bool with_probs) {
-    auto       plan     = std::make_unique<mtp_plan>();
-    const auto counting = mtp_rows_with_output(rows, true);
-    auto       first    = pad(counting);
-    const auto catch_up = mtp_rows_with_output(rows, false);
-
-    plan->n_drafting  = counting.size();
+    auto plan         = std::make_unique<mtp_plan>();
     plan->picks       = true;
     plan->picks_probs = with_probs;
 
     // the cells of all steps before any graph input looks at the cache
-    if (!add_catch_up(*plan, catch_up, std::min(n_asked, heads.n_storing))) {
+    auto first = begin(*plan, n_asked, rows);
+    if (first.empty()) {
         return nullptr;
     }
     const size_t i_first = plan->stages.size();

@@ -102,10 +102,11 @@ class mtp_planner {
     mtp_heads &     heads;
     bool            pads = false;
 
-    std::vector<mtp_row> pad(const std::vector<mtp_row> & rows) const;
-
     std::vector<mtp_run> feed_runs(int32_t n) const;
     std::vector<mtp_run> step_runs(int32_t step, int32_t n_steps) const;
+
+    // Adds the rows of a draft that catch up. Returns those that predict, of one of few numbers; none if the cache is full.
+    std::vector<mtp_row> begin(mtp_plan & plan, int32_t n_steps, const std::vector<mtp_row> & rows);
 
     bool add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & rows, int32_t n);
     bool add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
