@@ -70,7 +70,7 @@ def session_block(session: Session) -> str:
     """Return the lines that `run --verbose` adds: what the engine did, the prompt included."""
     counters = session.counters
     rows = [
-        ("mtp memory", session.mtp_memory + (f": {session.memory_note}" if session.memory_note else "")),
+        ("mtp memory", session.mtp_memory),
         ("trunk passes", f"{counters.n_trunk_passes}, {counters.t_trunk_us / 1000:.1f} ms"),
         ("head passes", f"{counters.n_head_passes}, {counters.t_head_us / 1000:.1f} ms"),
         ("graphs built", f"{counters.n_trunk_builds} for the trunk, {counters.n_head_builds} for the heads"),

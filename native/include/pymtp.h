@@ -186,11 +186,10 @@ struct pymtp_session_info {
     // state.
     struct llama_context * context;
 
-    int32_t      memory;          // a pymtp_memory
-    const char * memory_note;     // why the heads have a cache of their own; "": they have none
-    int32_t      n_heads;         // that draft: at most one for each step
-    int32_t      is_async;        // a device computes the logits on its own: a decode returns before they are there
-    int64_t      n_compute_bytes; // that the compute buffers of its graphs take at present, on all devices together
+    int32_t memory;          // a pymtp_memory
+    int32_t n_heads;         // that draft: at most one for each step
+    int32_t is_async;        // a device computes the logits on its own: a decode returns before they are there
+    int64_t n_compute_bytes; // that the compute buffers of its graphs take at present, on all devices together
 };
 
 int32_t pymtp_session_describe(const struct pymtp_session * session, struct pymtp_session_info * info);

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from pymtp.binding.library import ffi, lib, text_of
+from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
 from pymtp.binding.types import model_pointer
 from pymtp.engine.context import ContextParams, resolved, session_params
@@ -128,9 +128,8 @@ class Session(DraftLimits, Snapshots):
         self.n_heads: int = info.n_heads
         """Heads that draft: at most one for each token."""
         self.mtp_memory = _MEMORY[info.memory]
-        """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), in their "own", or nowhere."""
-        self.memory_note = text_of(info.memory_note)
-        """Why the heads have a cache of their own; else ""."""
+        """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), or nowhere; in their "own" where the
+        trunk's keeps more than K/V by position."""
         self.n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         """Tokens of the vocabulary."""
         self._n_embd = lib.llama_model_n_embd_out(model)

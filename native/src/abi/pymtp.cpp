@@ -250,9 +250,6 @@ int32_t pymtp_session_describe(const pymtp_session * session, pymtp_session_info
             self.mtp->heads.own_memory() ? PYMTP_MEMORY_OWN :
             self.n_heads > 0             ? PYMTP_MEMORY_SHARED :
                                            PYMTP_MEMORY_NONE,
-            self.mtp->heads.own_memory() ?
-                "the trunk's cache keeps more than K/V by position, so the heads have a cache of their own" :
-                "",
             self.n_heads,
             self.mtp->is_async(),
             (int64_t) self.mtp->compute_bytes(),
