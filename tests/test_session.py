@@ -113,7 +113,7 @@ def test_texts_that_begin_anew_find_the_graphs_of_those_before(model: object) ->
 def test_a_limit_of_drafts_that_comes_again_builds_no_graph_again(model: object) -> None:
     with Session(model, PARAMS, n_draft_max=K) as session:
         history = [*prompt(session, 20), 5]
-        rows = np.zeros((64, session._row_bytes(0, None)), np.uint8)
+        rows = np.zeros((64, 4 * session._n_embd), np.uint8)
         n_builds = []
         for limited in (False, True, False, True, False):
             before = session.counters
@@ -121,7 +121,7 @@ def test_a_limit_of_drafts_that_comes_again_builds_no_graph_again(model: object)
                 session.limit_drafts(limit)
                 play(session, history, [3], 4)
             if limited:
-                session.limit_drafts_to(range(64), [rows] * session.n_heads)
+                session.limit_drafts_to(range(64), [rows] * session.n_heads, lib.GGML_TYPE_F32)
                 play(session, history, [3], 4)
             after = session.counters
             n_builds.append((after.n_trunk_builds - before.n_trunk_builds, after.n_head_builds - before.n_head_builds))
@@ -178,10 +178,11 @@ def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: obj
         session.limit_drafts(None)
         session.draft(0, K, [Chunk([5], 40)])
         np.testing.assert_array_equal(session.draft_logits, full)
-        with pytest.raises(InvalidParameter, match="matrices must be uint8 of shapes"):
+        with pytest.raises(PymtpError, match="rows of 3 bytes for head 0, whose matrix has"):
             session.limit_drafts_to([1, 2], [np.zeros((2, 3), np.uint8)])
-        with pytest.raises(InvalidParameter, match="matrices must be uint8 of shapes"):
-            session.limit_drafts_to([1, 2], [])
+        for wrong in ([], [np.zeros((3, 3), np.uint8)], [np.zeros((2, 3), np.int8)]):
+            with pytest.raises(InvalidParameter, match="matrices must be uint8 of 2 rows for each of 1 heads"):
+                session.limit_drafts_to([1, 2], wrong)
         with pytest.raises(PymtpError, match="a draft vocabulary of 0 tokens"):
             session.limit_drafts(0)
 
@@ -456,9 +457,8 @@ def test_sequences_that_are_none_are_refused(model: object) -> None:
 def test_drafts_cannot_be_limited_to_a_token_twice(model: object) -> None:
     with Session(model, PARAMS, n_draft_max=K) as session:
         tokens = [7, 9, 7]
-        row_bytes = session._row_bytes(0, None)
         with pytest.raises(PymtpError, match="token 7 is listed twice"):
-            session.limit_drafts_to(tokens, [np.zeros((len(tokens), row_bytes), np.uint8)] * session.n_heads)
+            session.limit_drafts_to(tokens, [np.zeros((len(tokens), 3), np.uint8)] * session.n_heads)
 
 
 def test_a_state_with_more_positions_than_a_sequence_may_hold_is_refused(model: object) -> None:

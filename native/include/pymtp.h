@@ -251,18 +251,14 @@ int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_row
 // Limits drafts to a part of the vocabulary, so that the heads multiply fewer rows of the output matrix; what is
 // emitted is not limited. To the n_tokens ids in token; NULL: to the first n_tokens. Without rows as a view of the
 // matrix (rounded up to a multiple of 32), which needs token = NULL. Else rows[h] are those of head h's matrix, one after
-// another, [n_tokens, row_bytes of pymtp_session_output_type], of which a copy is kept in addition to the model's. An id
-// that is listed twice is PYMTP_INVALID. type -1: that of the head's matrix; another ggml_type: that of the rows.
+// another, [n_tokens, row_bytes[h]], of which a copy is kept in addition to the model's; PYMTP_INVALID where the matrix
+// has rows of another length, and for an id that is listed twice. type -1: that of the head's matrix; another ggml_type: that of the rows.
 // to -1: the rows stay as they are; another ggml_type: they are converted to it, PYMTP_INVALID for types that need
 // calibration data, whose blocks do not fit a row, or that numbers cannot be converted to.
 // n_tokens = n_vocab without ids and rows ends the limit.
 // Draft logits then have n_tokens columns; ids (drafts, candidates) are always those of the whole vocabulary.
 int32_t pymtp_session_limit_drafts(struct pymtp_session * session, int32_t n_tokens, const int32_t * token,
-                                   int32_t type, int32_t to, const void * const * rows);
-
-// The ggml_type of a head's output matrix, and the bytes of one of its rows (one token).
-int32_t pymtp_session_output_type(const struct pymtp_session * session, int32_t head, int32_t * type,
-                                  int64_t * row_bytes);
+                                   int32_t type, int32_t to, const void * const * rows, const int64_t * row_bytes);
 
 // pymtp_session_draft_greedy never proposes these tokens. Replaces those of the call before; none by default.
 int32_t pymtp_session_ban_tokens(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);

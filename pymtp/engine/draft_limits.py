@@ -6,13 +6,12 @@ What is emitted is never limited by this: the target judges every draft.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
 from pymtp.engine.handle import SessionHandle
 from pymtp.errors import InvalidParameter
-from pymtp.gguf.types import TENSOR_TYPES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +35,7 @@ class DraftLimits:
         The heads then multiply that much less. What is emitted is not limited.
         """
         n_first = self.n_vocab if n is None else n
-        check(lib.pymtp_session_limit_drafts(self._handle.native, n_first, ffi.NULL, -1, -1, ffi.NULL))
+        check(lib.pymtp_session_limit_drafts(self._handle.native, n_first, ffi.NULL, -1, -1, ffi.NULL, ffi.NULL))
         self._draft_tokens, self.n_draft_vocab = None, n_first
 
     def limit_drafts_to(
@@ -55,10 +54,15 @@ class DraftLimits:
         """
         import numpy as np
 
-        rows, listed = self._whole(matrices, len(tokens), type_id), None if isinstance(tokens, range) else list(tokens)
+        are_rows = all(each.dtype == np.uint8 and each.ndim == 2 and len(each) == len(tokens) for each in matrices)
+        if not are_rows or len(matrices) != self.n_heads:
+            allowed = f"uint8 of {len(tokens)} rows for each of {self.n_heads} heads"
+            raise InvalidParameter("matrices", allowed, value=[each.shape for each in matrices])
+        rows, listed = list(map(np.ascontiguousarray, matrices)), None if isinstance(tokens, range) else list(tokens)
         types = -1 if type_id is None else type_id, getattr(lib, f"GGML_TYPE_{kind.upper()}") if kind else -1
-        ids, matrices_of = ffi.NULL if listed is None else listed, _pointers(rows)
-        check(lib.pymtp_session_limit_drafts(self._handle.native, len(tokens), ids, *types, matrices_of))
+        ids, row_bytes = ffi.NULL if listed is None else listed, [each.shape[1] for each in rows]
+        pointers = [ffi.cast("void *", each.ctypes.data) for each in rows]
+        check(lib.pymtp_session_limit_drafts(self._handle.native, len(tokens), ids, *types, pointers, row_bytes))
         self._draft_tokens, self.n_draft_vocab = None if listed is None else np.asarray(listed), len(tokens)
 
     def ban_tokens(self, tokens: Sequence[int]) -> None:
@@ -74,30 +78,3 @@ class DraftLimits:
         everything = np.full((len(logits), self.n_vocab), -np.inf, np.float32)
         everything[:, self._draft_tokens if self._draft_tokens is not None else slice(logits.shape[1])] = logits
         return everything
-
-    def _whole(
-        self, matrices: Sequence[npt.NDArray[np.uint8]], n_rows: int, type_id: int | None = None
-    ) -> list[npt.NDArray[np.uint8]]:
-        """The heads' matrices, checked and each in one piece."""
-        import numpy as np
-
-        expected = [(n_rows, self._row_bytes(head, type_id)) for head in range(self.n_heads)]
-        shapes = [matrix.shape for matrix in matrices]
-        if shapes != expected or any(matrix.dtype != np.uint8 for matrix in matrices):
-            raise InvalidParameter("matrices", f"uint8 of shapes {expected}", value=shapes)
-        return [np.ascontiguousarray(matrix) for matrix in matrices]
-
-    def _row_bytes(self, head: int, type_id: int | None) -> int:
-        """Bytes of a row of the head's output matrix, as it is or as it would be of another type."""
-        kind, n_bytes = ffi.new("int32_t *"), ffi.new("int64_t *")
-        check(lib.pymtp_session_output_type(self._handle.native, head, kind, n_bytes))
-        if type_id is None:
-            return int(n_bytes[0])
-        own, other = TENSOR_TYPES[kind[0]], TENSOR_TYPES[type_id]
-        n_elements = int(n_bytes[0]) // own.block_bytes * own.block_elements
-        return n_elements // other.block_elements * other.block_bytes
-
-
-def _pointers(matrices: Sequence[npt.NDArray[np.uint8]]) -> Any:
-    """Pointers for the native side, valid as long as the matrices live."""
-    return ffi.new("void *[]", [ffi.cast("void *", matrix.ctypes.data) for matrix in matrices])

@@ -283,16 +283,6 @@ int32_t pymtp_session_n_computed(const pymtp_session * session, int32_t n_rows, 
     });
 }
 
-int32_t pymtp_session_output_type(const pymtp_session * session, int32_t head, int32_t * type, int64_t * row_bytes) {
-    return pymtp_guard(session, [&](pymtp_session & self) {
-        pymtp_refuse_if(head < 0 || head >= self.n_heads, "head %d is not one of %d", head, self.n_heads);
-        const ggml_tensor * matrix = self.mtp->vocab.output_matrix(head);
-
-        pymtp_need(type, "the type")                 = matrix->type;
-        pymtp_need(row_bytes, "the number of bytes") = ggml_row_size(matrix->type, matrix->ne[0]);
-    });
-}
-
 // tokens that drafts are to be limited to: each of them once
 static void need_draft_tokens(const pymtp_session & session, int32_t n_tokens, const int32_t * token) {
     const int32_t n_usable = session.mtp->n_logits(false);
@@ -305,11 +295,17 @@ static void need_draft_tokens(const pymtp_session & session, int32_t n_tokens, c
     }
 }
 
-// rows of all heads' output matrices
-static std::vector<const void *> need_matrices(const pymtp_session & session, const void * const * rows) {
+// rows of all heads' output matrices, of a type or (-1) of their own
+static std::vector<const void *> need_matrices(const pymtp_session & session, int32_t type, const void * const * rows,
+                                               const int64_t * row_bytes) {
     pymtp_need_array(rows, session.n_heads, session.n_heads, "rows of the heads' matrices");
+    pymtp_need_array(row_bytes, session.n_heads, session.n_heads, "lengths of rows");
     for (int32_t head = 0; head < session.n_heads; ++head) {
         pymtp_refuse_if(!rows[head], "no rows of the matrix of head %d (NULL)", head);
+        const ggml_tensor & matrix = *session.mtp->vocab.output_matrix(head);
+        const size_t        n      = ggml_row_size(type == -1 ? matrix.type : (ggml_type) type, matrix.ne[0]);
+        pymtp_refuse_if(row_bytes[head] != (int64_t) n, "rows of %lld bytes for head %d, whose matrix has %zu in each",
+                        (long long) row_bytes[head], head, n);
     }
     return std::vector<const void *>(rows, rows + session.n_heads); // not in braces: two pointers are a list, too
 }
@@ -331,7 +327,7 @@ static void need_matrix_type(const pymtp_session & session, int32_t type) {
 }
 
 int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, const int32_t * token, int32_t type,
-                                   int32_t to, const void * const * rows) {
+                                   int32_t to, const void * const * rows, const int64_t * row_bytes) {
     return pymtp_guard(session, [&](pymtp_session & self) {
         const int32_t n_vocab = self.n_vocab();
         pymtp_refuse_if(n_tokens < 1 || n_tokens > n_vocab, "a draft vocabulary of %d tokens: 1 to %d are possible",
@@ -348,10 +344,10 @@ int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, co
             need_draft_tokens(self, n_tokens, token);
             listed.assign(token, token + n_tokens);
         }
-        const auto of_heads = need_matrices(self, rows);
         if (type != -1) {
             need_matrix_type(self, type);
         }
+        const auto of_heads = need_matrices(self, type, rows, row_bytes);
         if (to != -1) {
             need_matrix_type(self, to);
             pymtp_refuse_if(!mtp_can_convert_to((ggml_type) to), "an output matrix cannot be converted to %s",

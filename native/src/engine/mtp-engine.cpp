@@ -44,8 +44,7 @@ static int32_t mtp_n_alike(const llama_cparams & cparams) {
 mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
     heads(ctx, params.heads), vocab(ctx.model, heads.model(), heads.n_heads), adapters(ctx.model, *ctx.loras), ctx(ctx),
     n_rows_round(params.n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)),
-    batch(&ctx), planner(ctx, heads),
-    graphs(ctx, mtp_n_alike(ctx.cparams)),
+    batch(&ctx), planner(ctx, heads), graphs(ctx, mtp_n_alike(ctx.cparams)),
     trunk_outputs(ctx, counters.n_output_bytes, counters.t_trunk_us),
     draft_outputs(ctx, counters.n_output_bytes, counters.t_head_us) {
     images.resize(ctx.cparams.n_seq_max);
