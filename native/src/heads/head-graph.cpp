@@ -180,11 +180,7 @@ void head_graph::build_rest(ggml_tensor * cur, ggml_tensor * inpL, ggml_tensor *
 
     cur = build_feed_forward(build_norm_if(layer.ffn_norm, ffn_inp, "mtp_ffn_norm"));
     cur = build_norm_if(layer.ffn_post_norm, cur, "mtp_ffn_post_norm");
-    build_outputs(ggml_add(ctx0, cur, ffn_inp), norm);
-}
-
-void head_graph::build_outputs(ggml_tensor * cur, ggml_tensor * norm) {
-    cur = build_norm(cur, norm ? norm : model.output_norm, nullptr, LLM_NORM_RMS, -1);
+    cur = build_norm(ggml_add(ctx0, cur, ffn_inp), norm ? norm : model.output_norm, nullptr, LLM_NORM_RMS, -1);
     cb(cur, "h_nextn", -1);
     res->t_h_nextn = cur;
 

@@ -72,12 +72,9 @@ class head_graph : public llm_graph_context {
     // Gated by SiLU: dense, or experts and a shared one if the block has a router. Without a gate of its own it is in ffn_up.
     ggml_tensor * build_feed_forward(ggml_tensor * cur) const;
 
-    // All that follows attention: feed-forward and outputs, with the norms before and after that the file has. cur: what
-    // attention adds to inpL, the block's input
+    // All that follows attention: feed-forward, hidden states and logits, with the norms before and after that the file
+    // has. cur: what attention adds to inpL, the block's input; norm: of the output, the trunk's if it is nullptr
     void build_rest(ggml_tensor * cur, ggml_tensor * inpL, ggml_tensor * norm);
-
-    // Norm, hidden states and logits. cur: [n_embd, n_tokens] after the block; norm: the trunk's if it is nullptr
-    void build_outputs(ggml_tensor * cur, ggml_tensor * norm);
 };
 
 std::unique_ptr<llm_graph_context> head_graph_block(const llama_model & model, const llm_graph_params & params);
