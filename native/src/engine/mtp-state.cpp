@@ -13,13 +13,11 @@
 namespace {
 
 struct mtp_state_header {
-    uint32_t magic     = 0x50544d50; // "PMTP"
-    uint32_t version   = 4;
-    uint32_t n_seq_max = 0;          // 0: a single sequence, of a session of any number
-    uint32_t n_planes  = 0;
-    uint32_t n_embd    = 0;
-    uint32_t own       = 0; // the heads have a cache of their own
-    uint32_t n_heads   = 0;
+    uint32_t n_seq_max; // 0: a single sequence, of a session of any number
+    uint32_t n_planes;
+    uint32_t n_embd;
+    uint32_t own; // the heads have a cache of their own
+    uint32_t n_heads;
 
     bool operator==(const mtp_state_header & other) const { return memcmp(this, &other, sizeof(*this)) == 0; }
 };
@@ -81,13 +79,8 @@ class mtp_state_reader : public llama_io_read_i {
 } // namespace
 
 static mtp_state_header mtp_state_header_of(const llama_context & ctx, const mtp_heads & heads, llama_seq_id seq) {
-    mtp_state_header header;
-    header.n_seq_max = seq < 0 ? llama_n_seq_max(&ctx) : 0;
-    header.n_planes  = heads.planes().size();
-    header.n_embd    = ctx.get_model().hparams.n_embd_out();
-    header.own       = heads.own_memory() != nullptr;
-    header.n_heads   = heads.n_heads;
-    return header;
+    return { seq < 0 ? llama_n_seq_max(&ctx) : 0, (uint32_t) heads.planes().size(),
+             ctx.get_model().hparams.n_embd_out(), heads.own_memory() != nullptr, (uint32_t) heads.n_heads };
 }
 
 // the sequences that a state is about: one, or all for -1
