@@ -1,14 +1,8 @@
 #pragma once
 
 // What every entry of the C interface runs inside of: exceptions end here, handles and pointers are checked here, and
-// no two threads are in one handle at a time. Knows statuses and messages; no session.
-//
-//     int32_t pymtp_thing_do(pymtp_thing * thing, int32_t n, const int32_t * token) {
-//         return pymtp_guard(thing, [&](pymtp_thing & self) {
-//             pymtp_need_array(token, n, N_MAX, "tokens");
-//             ...
-//
-// CONTRIBUTING.md says how to add an entry. A test reads the headers and refuses an entry without a guard.
+// no two threads are in one handle at a time. Knows statuses and messages; no session. CONTRIBUTING.md says how to add an
+// entry.
 
 #include "grammar-work.h"
 #include "pymtp.h"

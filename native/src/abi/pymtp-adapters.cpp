@@ -11,14 +11,6 @@
 
 static constexpr int32_t N_ADAPTERS_MAX = 1024;
 
-// why llama.cpp could not load one: its log has a line of it
-[[noreturn]] static void refuse_unloaded() {
-    const char * log = pymtp_log_take();
-    pymtp_check_lost(log);
-    const std::string why = pymtp_log_after(log, "failed to apply lora adapter: ");
-    pymtp_refuse("%s", why.empty() ? "llama.cpp cannot read it" : why.c_str());
-}
-
 int32_t pymtp_adapter_load(llama_model * model, const char * path, llama_adapter_lora ** adapter) {
     return pymtp_guard([&] {
         pymtp_need(adapter, "the adapter") = nullptr;
@@ -29,7 +21,10 @@ int32_t pymtp_adapter_load(llama_model * model, const char * path, llama_adapter
         pymtp_log_take();
         llama_adapter_lora_ptr loaded(llama_adapter_lora_init(model, path));
         if (!loaded) {
-            refuse_unloaded();
+            const char * log = pymtp_log_take();
+            pymtp_check_lost(log);
+            const std::string why = pymtp_log_after(log, "failed to apply lora adapter: ");
+            pymtp_refuse("%s", why.empty() ? "llama.cpp cannot read it" : why.c_str());
         }
         pymtp_fails_as(PYMTP_INVALID, "%s", [&] { mtp_adapter_check(*loaded); });
         *adapter = loaded.release();

@@ -14,14 +14,9 @@ static void need_rows(const pymtp_session & session, int32_t n_rows, int32_t n_r
     for (const int32_t * array : { token, pos, seq }) {
         pymtp_need_array(array, n_rows, n_rows_max, "tokens, positions and sequences");
     }
-    const int32_t n_vocab   = session.n_vocab();
-    const int32_t n_seq_max = llama_n_seq_max(session.ctx);
-
+    pymtp_need_tokens(token, n_rows, session.n_vocab());
     for (int32_t i = 0; i < n_rows; ++i) {
-        pymtp_refuse_if(token[i] < 0 || token[i] >= n_vocab, "row %d: token %d is not in the vocabulary of %d", i,
-                        token[i], n_vocab);
-        pymtp_refuse_if(seq[i] < 0 || seq[i] >= n_seq_max, "row %d: sequence %d is not one of %d", i, seq[i],
-                        n_seq_max);
+        session.need_seq(seq[i]);
         pymtp_refuse_if(pos[i] < 0, "row %d: position %d is negative", i, pos[i]);
     }
 }

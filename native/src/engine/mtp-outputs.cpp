@@ -114,10 +114,6 @@ mtp_candidates mtp_candidates::build(ggml_context * ctx0, ggml_cgraph * gf, ggml
     return res;
 }
 
-void mtp_outputs::hold(ggml_tensor * logits, size_t n_rows, const mtp_candidates & reduced, ggml_backend_t backend) {
-    held = { logits, n_rows, reduced, backend };
-}
-
 void mtp_outputs::wait() {
     const int64_t begin = ggml_time_us();
     ctx.synchronize();

@@ -37,7 +37,9 @@ class mtp_outputs {
 
     // The first n_rows of logits, F32 [n_logits, n_rows or more], in the memory of a backend; reduced: what the graph
     // leaves of them
-    void hold(ggml_tensor * logits, size_t n_rows, const mtp_candidates & reduced, ggml_backend_t backend);
+    void hold(ggml_tensor * logits, size_t n_rows, const mtp_candidates & reduced, ggml_backend_t backend) {
+        held = { logits, n_rows, reduced, backend };
+    }
 
     void forget() { held = {}; }
 
