@@ -131,25 +131,17 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
     }
     auto & part = *res.part;
 
-    ggml_tensor * tokens = nullptr;
-    ggml_tensor * hidden = nullptr;
-
-    if (const auto * in = dynamic_cast<llm_graph_input_embd_h *>(input.get())) {
-        tokens = in->tokens;
-        hidden = in->h;
-    } else if (const auto * in = dynamic_cast<llm_graph_input_embd *>(input.get())) {
-        tokens = in->tokens;
-        hidden = in->embd;
-    }
-
+    const auto *  both   = dynamic_cast<const llm_graph_input_embd_h *>(input.get());
+    const auto *  either = dynamic_cast<const llm_graph_input_embd *>(input.get());
+    ggml_tensor * tokens = both ? both->tokens : either ? either->tokens : nullptr;
+    ggml_tensor * hidden = both ? both->h : either ? either->embd : nullptr;
     if (!hidden || !mtp_graph_is_hidden_input(*hidden)) {
         return std::make_unique<mtp_graph_input_part>(*res.mtp, part, std::move(input), false);
     }
 
     // rows of an image have embeddings instead of tokens, which the trunk takes too
-    const auto * in = dynamic_cast<llm_graph_input_embd_h *>(input.get());
-    if (in && in->embd && !res.mtp->plan().stages[part.stage].ubatch.token) {
-        mtp_graph_leaf_to_view(in->embd, res.t_inp_embd);
+    if (both && both->embd && !res.mtp->plan().stages[part.stage].ubatch.token) {
+        mtp_graph_leaf_to_view(both->embd, res.t_inp_embd);
     }
     mtp_graph_leaf_to_view(tokens, part.tokens);
     mtp_graph_leaf_to_view(hidden, part.hidden);
@@ -168,6 +160,13 @@ class mtp_graph_builder {
     explicit mtp_graph_builder(const llm_graph_params & params) :
         params(params), mtp(*params.res->mtp), res(params.res), ctx0(res->get_ctx()), gf(res->get_gf()),
         planes(mtp.heads.planes()), outputs(mtp.heads.planes().size(), nullptr), picked_plane(mtp.heads.picked()) {}
+
+    ggml_tensor * new_input(ggml_type type, int64_t n, const char * name) {
+        ggml_tensor * tensor = ggml_new_tensor_1d(ctx0, type, n);
+        ggml_set_input(tensor);
+        ggml_set_name(tensor, name);
+        return tensor;
+    }
 
     // after the rows of a plane have been written in this graph, later parts read what was written
     void store(int32_t plane, ggml_tensor * hidden, ggml_tensor * rows) {
@@ -264,13 +263,6 @@ class mtp_graph_builder {
         }
     }
 
-    ggml_tensor * new_input(ggml_type type, int64_t n, const char * name) {
-        ggml_tensor * tensor = ggml_new_tensor_1d(ctx0, type, n);
-        ggml_set_input(tensor);
-        ggml_set_name(tensor, name);
-        return tensor;
-    }
-
     // an architecture's graph of one head, on the tensors of the part
     void build_part(head_part part, const llm_graph_params & run_params) {
         struct building { // also ends when the architecture throws
@@ -325,7 +317,6 @@ class mtp_graph_builder {
 static void mtp_graph_add_heads(const llm_graph_params & params) {
     auto * mtp    = params.res->mtp;
     auto * res    = params.res;
-    auto * ctx0   = res->get_ctx();
     auto * logits = res->t_logits;
     auto * embd   = res->t_embd;
     auto * hidden = res->t_h_nextn;
@@ -333,12 +324,9 @@ static void mtp_graph_add_heads(const llm_graph_params & params) {
         throw std::runtime_error("the architecture's graph gives no hidden states for MTP heads");
     }
 
-    ggml_tensor * rows = ggml_new_tensor_1d(ctx0, GGML_TYPE_I64, params.ubatch.n_tokens);
-    ggml_set_input(rows);
-    ggml_set_name(rows, "mtp_rows_trunk");
-    res->add_input(std::make_unique<mtp_graph_input_trunk>(*mtp, rows));
-
     mtp_graph_builder builder(params);
+    ggml_tensor *     rows = builder.new_input(GGML_TYPE_I64, params.ubatch.n_tokens, "mtp_rows_trunk");
+    res->add_input(std::make_unique<mtp_graph_input_trunk>(*mtp, rows));
     builder.store(0, hidden, rows);
     if (!mtp->plan().stages.empty()) {
         const size_t  n_before = ggml_graph_n_nodes(res->get_gf());
