@@ -26,6 +26,7 @@ static void need_tail(const pymtp_session & session, int32_t n_rows, const int32
                       const uint8_t * flags) {
     std::vector<llama_pos> next(llama_n_seq_max(session.ctx), -1);
 
+    pymtp_need_array(flags, n_rows, n_rows, "flags");
     for (int32_t i = 0; i < n_rows; ++i) {
         auto & expected = next[seq[i]];
         if (expected < 0) {
@@ -34,9 +35,6 @@ static void need_tail(const pymtp_session & session, int32_t n_rows, const int32
         pymtp_refuse_if(pos[i] != expected, "row %d: position %d of sequence %d, but %d is next", i, pos[i], seq[i],
                         expected);
         ++expected;
-    }
-    pymtp_need_array(flags, n_rows, n_rows, "flags");
-    for (int32_t i = 0; i < n_rows; ++i) {
         const int32_t n = flags[i] >> PYMTP_ROW_FEED_SHIFT;
         pymtp_refuse_if(n > session.n_heads, "row %d: feeds %d heads of %d", i, n, session.n_heads);
     }
