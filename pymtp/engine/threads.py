@@ -25,7 +25,7 @@ class Threads(NamedTuple):
     """Where they may run, by their numbers in the system; none: anywhere."""
 
     def native(self, *, is_strict: bool) -> Any:
-        """The threads as a `ggml_threadpool_params *`. `is_strict`: each has a processor of its own; else any of them."""
+        """The threads as a `ggml_threadpool_params *`. `is_strict`: each has a processor of its own."""
         native = ffi.new("struct ggml_threadpool_params *")
         for processor in self.processors:
             native.cpumask[processor] = True
