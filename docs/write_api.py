@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pymtp
-from pymtp.documented import strings_below
 
 FILE = Path(__file__).with_name("api.md")
 
@@ -88,7 +87,7 @@ def _entry(name: str, value: Any) -> str:
 
 def _fields(value: type) -> list[str]:
     """Fields of a dataclass or NamedTuple, with the strings that stand below them."""
-    notes = strings_below(value)
+    notes = _strings_below(value)
     if is_dataclass(value):
         return [
             _row(f"{each.name} = {_default(each)}" if _default(each) else each.name, notes.get(each.name, ""))
@@ -140,6 +139,18 @@ def _signature(value: Any) -> str:
     return re.sub(r"<[^>]*>", "...", str(inspect.Signature(parameters)).replace("Ellipsis", "..."))
 
 
+def _strings_below(of: type) -> dict[str, str]:
+    """The fields that the body of a class declares, and the string below each; "" where there is none."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(of))).body
+    assert isinstance(node, ast.ClassDef)
+    found = {}
+    for each, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+            found[each.target.id] = " ".join(str(text).split())
+    return found
+
+
 def _default(field: Any) -> str:
     if field.default is MISSING:
         return ""
@@ -147,8 +158,7 @@ def _default(field: Any) -> str:
 
 
 def _doc(value: Any) -> str:
-    """The docstring, without the fields that `documented` adds."""
-    return inspect.cleandoc(value.__doc__ or "").partition("\n\nFields:\n")[0] + "\n"
+    return inspect.cleandoc(value.__doc__ or "") + "\n"
 
 
 def _first_sentence(text: str) -> str:

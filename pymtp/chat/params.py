@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pymtp.documented import documented
 from pymtp.errors import InvalidParameter, require
 
 REASONING = ("auto", "on", "off")
@@ -15,7 +14,6 @@ REASONING_FORMATS = ("auto", "deepseek", "deepseek-legacy", "none")
 _TOOL_CHOICES = ("auto", "required", "none")
 
 
-@documented
 @dataclass(frozen=True)
 class ChatParams:
     """What is asked of a chat. Raises InvalidParameter for a value out of range."""

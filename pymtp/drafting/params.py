@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from pymtp.documented import documented
 from pymtp.drafting.interface import Drafter
 from pymtp.errors import require
 
@@ -18,7 +17,6 @@ DRAFTS = ("auto", "mtp", "lookup", "none")
 LOOKUPS = ("off", "self", "shared")
 
 
-@documented
 @dataclass(frozen=True)
 class DraftParams:
     """What drafts, and how much."""

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.types import model_pointer
-from pymtp.documented import documented
 from pymtp.engine.threads import MAX_THREADS, threads_of
 from pymtp.errors import InvalidParameter, require
 from pymtp.gguf.facts import N_CTX_MAX, context_size
@@ -18,7 +17,6 @@ MAX_SEQUENCES = 256
 """The most that llama.cpp takes."""
 
 
-@documented
 @dataclass(frozen=True)
 class ContextParams:
     """How a context is set up. Names and meanings are those of llama.cpp."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from pymtp.documented import documented
 from pymtp.errors import InvalidParameter, require
 
 ADAPTER_SCALE_MAX = 100.0
@@ -22,7 +21,6 @@ Numa = Literal["off", "distribute", "isolate", "numactl"]
 LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]
 
 
-@documented
 @dataclass(frozen=True)
 class ModelParams:
     """How the weights of a model are loaded, and where they go. Names and meanings are those of llama.cpp."""

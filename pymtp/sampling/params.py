@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pymtp.documented import documented
 from pymtp.errors import InvalidParameter, require
 
 DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
@@ -21,7 +20,6 @@ _INT_MAX = 2**31 - 1
 _FLOAT_MAX = (2 - 2**-23) * 2.0**127
 
 
-@documented
 @dataclass(frozen=True)
 class SamplingParams:
     """The sampling parameters. Names and defaults are those of llama.cpp.

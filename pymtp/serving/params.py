@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.schema import grammar_of_schema
-from pymtp.documented import documented
 from pymtp.errors import InvalidParameter, require
 from pymtp.loading.params import ADAPTER_SCALE_MAX
 from pymtp.sampling.params import SamplingParams, as_texts, is_text
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 Accept = Literal["auto", "match", "rejection", "rejection-tokenwise"]
 
 
-@documented
 @dataclass(frozen=True)
 class GenerationParams:
     """What is asked of a generation.
