@@ -15,7 +15,7 @@ from pymtp.embedded import model_path
 from pymtp.gguf.facts import GgufInfo, model_facts
 from pymtp.gguf.model_file import read_model
 
-from .asked import Asked, asked_of, model_options_of
+from .asked import asked_of, model_options_of
 from .flags import Values
 from .output import can_redraw, print_stderr
 from .progress import loading
@@ -49,7 +49,6 @@ class Found(NamedTuple):
     params: "pymtp.GenerationParams"
     options: dict[str, Any]
     """Keywords for Model."""
-    asked: Asked
 
     def warn_beyond_training(self) -> None:
         """See below; positions that are scaled by hand reach as far as that makes them."""
@@ -63,15 +62,11 @@ def find(own: Values, path: str | None, **others: Any) -> Found:
     Raises InvalidParameter, CommandError and ModelError.
     """
     asked, options = asked_of(own, **others), model_options_of(own)
-    return look_at(find_model(path, own.hf, offline=own.offline), options, asked)
-
-
-def look_at(path: str | None, options: dict[str, Any], asked: Asked) -> Found:
-    """The model in a file. See `find`."""
+    path = find_model(path, own.hf, offline=own.offline)
     # takes milliseconds; a bad file shows at once
     file = read_model(path or model_path(), dict(options.get("override_kv", ())))
     info = model_facts(file, options["draft_model"] if path else None)
-    return Found(path, info, asked(info.sampling), options, asked)
+    return Found(path, info, asked(info.sampling), options)
 
 
 def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_in: Path | None = None) -> str | None:

@@ -166,7 +166,7 @@ def test_a_file_goes_with_the_next_message(tmp_path: Path) -> None:
         "/read latin1.txt",
         "/read .",
         "/read /dev/zero",
-        *(f"{command} {'x' * 300}" for command in ("/read", "/load", "/save", "/model")),
+        *(f"{command} {'x' * 300}" for command in ("/read", "/load", "/save")),
     )
     assert "notes.txt: 9 characters go with the next message" in result.stderr
     said = json.loads((tmp_path / "chat.json").read_text(encoding="utf-8"))["messages"]
@@ -177,7 +177,6 @@ def test_a_file_goes_with_the_next_message(tmp_path: Path) -> None:
         "not valid UTF-8",
         "cannot read .: it is not a regular file",
         "cannot read /dev/zero: it is not a reg",
-        "no such file; name a GGUF",
     ):
         assert text in result.stderr
     assert " ".join(result.stderr.split()).count("File name too long") == 3
@@ -294,36 +293,6 @@ def test_a_first_message_may_be_a_flag_or_a_file(tmp_path: Path) -> None:
         for lines, flags in (([], ["-p", "Hello"]), ([], ["-f", "first.txt"]), (["Hello"], []))
     )
     assert by_flag.stdout == by_file.stdout == typed.stdout != ""
-
-
-def test_another_model_continues_the_conversation(embedded_model: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.gguf"
-    other.write_bytes(embedded_model.read_bytes().replace(b"pymtp-nano-step35", b"pymtp-nano-second"))
-    lines = ("Hello", f"/model {other}", "/model", "Tell me about the sea.", "/show")
-    result = chat(*lines)
-    assert "pymtp-nano-second answers from now on; 1 turn kept" in result.stderr
-    assert f"model: {other}" in " ".join(result.stderr.split())
-    assert "2 turns" in result.stderr
-    fresh = chat("Hello", "Hello", f"/model {other}", "Hello", "/stats", flags=["-n", "3"])
-    assert (
-        fresh.stderr.count("generation:  3 tokens, ") == 2
-    )  # of the last answer and of all: the other model's are left out
-    assert result.stdout == chat("Hello", "Tell me about the sea.").stdout  # the same weights
-
-
-def test_another_model_gets_the_same_variables_of_the_template(embedded_model: Path) -> None:
-    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tag }}"
-    flags = ["--chat-template", template, "--chat-template-kwargs", json.dumps({"tag": "one two three four five"})]
-    result = chat("Hello", f"/model {embedded_model}", "/clear", "Hello", flags=flags)
-    before, after = STATUS.finditer(result.stderr)
-    assert before[2] == after[2] and before[3] == after[3] == "0"
-
-
-def test_a_model_that_cannot_be_used_leaves_the_one_there_was(write_gguf: Callable[..., Path]) -> None:
-    result = chat("/model nowhere.gguf", f"/model {write_gguf()}", "Hello")
-    assert result.exit_code == 1
-    assert "nowhere.gguf: no such file" in result.stderr and "has no chat template" in result.stderr
-    assert len(STATUS.findall(result.stderr)) == 1
 
 
 def test_the_line_of_figures_can_be_turned_off() -> None:

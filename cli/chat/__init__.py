@@ -6,11 +6,11 @@ Owns the order of steps, as run.py does; the conversation itself is in repl.py.
 import typer
 
 import pymtp
-from pymtp import Conversation, GenerationParams, Model
+from pymtp import Conversation
 from pymtp.text.files import read_text_record
 
 from ..asked import chat_params_of, chat_template_of
-from ..context import Found, find, load, look_at, named_model, note_embedded, prepare_library
+from ..context import find, load, named_model, note_embedded, prepare_library
 from ..flags import Values
 from ..output import CommandError, Output, print_stderr
 from ..prompt import checked_text, read_prompt
@@ -32,33 +32,21 @@ def chat(own: Values) -> None:
     first = read_prompt(own.prompt_text, own.prompt_file) if has_first else None
     prepare_library(own)
     found = find(own, path)
-
-    def load_other(other: str) -> tuple[Model, GenerationParams]:
-        another = look_at(other, found.options, found.asked)
-        return _load(another, template), another.params
-
+    if (template or found.info.chat_template) is None:
+        raise CommandError(f"{found.path} has no chat template; use it without one: pymtp run {found.path} --raw")
     note_embedded(found.path)
-    with _load(found, template) as loaded:
+    with load(found, chat_template=template) as loaded:
         conversation = pymtp.Conversation(loaded, system=system, params=chat_params)
         if own.resume:
             _resume(conversation, system)
-        state = Chat(conversation, found.params, Screen(output, Display(color=own.color)), load_other)
+        state = Chat(conversation, found.params, Screen(output, Display(color=own.color)))
         keeps_history = not own.no_history
         reader = open_reader(lambda before: completions(before, state), keeps_history=keeps_history)
-        try:
-            code = Repl(state, reader, first=first, saves=keeps_history).run()
-            if own.verbose:
-                print_stderr(session_block(state.conversation.model.session))
-        finally:
-            state.conversation.model.close()  # /model may have opened another one
+        code = Repl(state, reader, first=first, saves=keeps_history).run()
+        if own.verbose:
+            print_stderr(session_block(loaded.session))
     if code:
         raise typer.Exit(code)
-
-
-def _load(found: Found, template: str | None) -> Model:
-    if (template or found.info.chat_template) is None:
-        raise CommandError(f"{found.path} has no chat template; use it without one: pymtp run {found.path} --raw")
-    return load(found, chat_template=template)
 
 
 def _resume(conversation: Conversation, system: str | None) -> None:

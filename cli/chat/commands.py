@@ -19,7 +19,6 @@ from pymtp.text.files import read_text_record
 
 from ..answer import Part
 from ..asked import escaped, parameter_of_flag, unescaped
-from ..output import CommandError
 from ..report import stats_block
 from . import files
 from .reader import unquoted
@@ -285,20 +284,6 @@ def _matching(file: str) -> list[str]:
     return found
 
 
-def _model(chat: Chat, path: str) -> None:
-    if not path:
-        chat.screen.note(f"model: {chat.conversation.model.info.path}")
-        return
-    if not os.path.isfile(Path(path).expanduser()):
-        raise Refused(f"{path}: no such file; name a GGUF, or restart with -hf USER/REPO")
-    try:
-        chat.switch_model(str(Path(path).expanduser()))
-    except CommandError as error:
-        raise Refused(str(error)) from error
-    info = chat.conversation.model.info
-    chat.screen.note(f"{info.name or info.path.name} answers from now on; {_turns(chat)} kept")
-
-
 def _save(chat: Chat, file: str) -> None:
     path = _path(file, "/save")
     if os.path.exists(path) and not files.is_chat(path):
@@ -373,7 +358,6 @@ COMMANDS: dict[str, Command] = {
     "show": Command("[chat]", "show the settings or the messages", _show, lambda chat, typed: ["chat"]),
     "stats": Command("", "show speed, acceptance and cache use, of the last answer and of all", _stats),
     "mtp": Command("[on|off|K|auto]", "show or change the draft length", _mtp, _modes),
-    "model": Command("[FILE]", "show the model, or continue with another one", _model, _files),
     "read": Command("FILE", "send a text file, or several (*.py), with the next message", _read, _files),
     "image": Command("FILE", "send an image with the next message", _image, _files),
     "save": Command("FILE", "save the conversation", _save, _files),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from pymtp import Answer, Conversation, GenerationParams, Image, InvalidParameter, Model, PymtpError, Stats
+from pymtp import Answer, Conversation, GenerationParams, Image, InvalidParameter, Stats
 
 from .screen import Screen
 
@@ -23,15 +23,13 @@ class Chat:
     conversation: Conversation
     params: GenerationParams
     screen: Screen
-    open_model: Callable[[str], tuple[Model, GenerationParams]]
-    """Loads the model at a path; returns it with the parameters for it. Raises PymtpError."""
     attached: list[str] = field(default_factory=list)
     """Texts to send with the next message."""
     images: list[Image] = field(default_factory=list)
     """Images to send with the next message."""
     last_answer: Answer | None = None
     stats: Stats = field(default_factory=Stats)
-    """Sum of all answers of the model."""
+    """Sum of all answers."""
 
     def message(self, text: str, turn: int | None = None) -> Start:
         """A message with what is attached, which is attached no longer. In place of that of `turn`, if given."""
@@ -47,21 +45,6 @@ class Chat:
         """Another answer to the message of a turn, with a random seed: a fixed one would give the same answer."""
         params = replace(self.params, sampling=replace(self.params.sampling, seed=None))
         return lambda show: self.conversation.regenerate(params, turn=turn, on_prompt=show)
-
-    def switch_model(self, path: str) -> None:
-        """Continue the conversation with another model. Raises PymtpError, and keeps the old one then."""
-        old = self.conversation
-        new_model, params = self.open_model(path)
-        new = Conversation(new_model, system=old.system, params=old.params)
-        try:
-            new.restore(old.messages)
-        except PymtpError:
-            new_model.close()
-            raise
-        self.conversation = new
-        self.params = replace(params, max_tokens=self.params.max_tokens)
-        self.last_answer, self.stats = None, Stats()
-        old.model.close()
 
 
 def names(params: Any) -> list[str]:
