@@ -79,22 +79,6 @@ def test_an_answer_can_be_made_again_and_a_turn_taken_back() -> None:
     assert "removed the last message and its answer; 0 turns left" in result.stderr
 
 
-def test_an_earlier_message_can_be_changed_or_answered_again() -> None:
-    assert "there is no message to edit yet" in chat("/edit").stderr
-    result = chat(
-        *("Hello", "Tell me about the sea.", "How are you?", "/regen 2", "/edit Who are you?", "/edit 1 Hello"),
-        *("/edit", "/edit 3 Hi", "/regen 0", "/show chat"),
-    )
-    lines = result.stdout.splitlines()
-    assert lines.count(lines[1]) == 2 and lines[-1] == lines[0]
-    assert "this drops the turn after message 2" in result.stderr
-    assert "this drops the turn after message 1" in result.stderr
-    assert "/edit needs the new message here: /edit [N] MESSAGE" in result.stderr
-    assert "/edit takes the number of a message, 1 to 1; /show chat shows them" in result.stderr
-    assert "/regen takes the number of a message, 1 to 1; /show chat shows them" in result.stderr
-    assert re.findall(r"^\d+\. user:$", result.stderr, re.MULTILINE) == ["1. user:"]
-
-
 def test_another_answer_has_another_seed() -> None:
     result = chat("Tell me about the sea.", "/regen", "/regen", flags=["--temp", "1.5", "--seed", "1", "-n", "12"])
     assert len(set(result.stdout.splitlines())) > 1

@@ -21,7 +21,6 @@ from ..answer import Part
 from ..asked import escaped, parameter_of_flag, unescaped
 from ..report import stats_block
 from . import files
-from .reader import unquoted
 from .screen import CUT
 from .state import Chat, Start, as_typed, names, with_value
 
@@ -82,38 +81,10 @@ def _clear(chat: Chat, _: str) -> None:
     chat.screen.note("new conversation" + (", same system prompt" if chat.conversation.system else ""))
 
 
-def _regenerate(chat: Chat, typed: str) -> Start:
-    turn = _turn(chat, typed, "regen")
-    _note_turns_after(chat, turn)
-    return chat.regenerated(turn)
-
-
-def _edit(chat: Chat, typed: str) -> Start:
-    number, _, text = typed.partition(" ")
-    if not number.isdecimal():
-        number, text = "", typed
-    turn = _turn(chat, number, "edit")
-    if not text.strip():
-        raise Refused("/edit needs the new message here: /edit [N] MESSAGE")
-    _note_turns_after(chat, turn)
-    return chat.message(unquoted(text.strip()), turn)
-
-
-def _turn(chat: Chat, typed: str, command: str) -> int:
-    """The turn that was typed, from 1 as people count; the last one if there is none."""
-    n = len(chat.conversation.messages) // 2
-    if not n:
-        raise Refused(f"there is no {'answer to regenerate' if command == 'regen' else 'message to edit'} yet")
-    if not typed:
-        return n - 1
-    if not typed.isdecimal() or not 1 <= int(typed) <= n:
-        raise Refused(f"/{command} takes the number of a message, 1 to {n}; /show chat shows them")
-    return int(typed) - 1
-
-
-def _note_turns_after(chat: Chat, turn: int) -> None:
-    if n := len(chat.conversation.messages) // 2 - turn - 1:
-        chat.screen.note("this drops the " + (f"{n} turns" if n > 1 else "turn") + f" after message {turn + 1}")
+def _regenerate(chat: Chat, _: str) -> Start:
+    if not chat.conversation.messages:
+        raise Refused("there is no answer to regenerate yet")
+    return chat.regenerated()
 
 
 def _undo(chat: Chat, _: str) -> None:
@@ -183,8 +154,8 @@ def _settings(chat: Chat) -> dict[str, str]:
 
 
 def _show_chat(chat: Chat) -> None:
-    for i, message in enumerate(chat.conversation.messages):
-        chat.screen.note(f"{i // 2 + 1}. {message['role']}:" if i % 2 == 0 else f"{message['role']}:")
+    for message in chat.conversation.messages:
+        chat.screen.note(f"{message['role']}:")
         for image in message.get("images", ()):
             chat.screen.note(f"[an image of {image.width} x {image.height} pixels]")
         text = message["content"] + "\n"
@@ -348,10 +319,7 @@ COMMANDS: dict[str, Command] = {
     "help": Command("", "list the commands", _help),
     "exit": Command("", "quit; so do /quit and Ctrl-D", _exit),
     "clear": Command("", "start a new conversation", _clear),
-    "regen": Command("[N]", "answer the last message again, or message N", _regenerate),
-    "edit": Command(
-        "[N] TEXT", "change the last message, or message N, and answer it; drops the turns after it", _edit
-    ),
+    "regen": Command("", "answer the last message again", _regenerate),
     "undo": Command("", "drop attached files, else the last message and its answer", _undo),
     "system": Command("[TEXT]", "show or change the system prompt; none removes it", _system),
     "set": Command("[NAME [VALUE]]", "show or change sampling parameters, color, markdown and stats", _set, _names),

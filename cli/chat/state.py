@@ -31,20 +31,16 @@ class Chat:
     stats: Stats = field(default_factory=Stats)
     """Sum of all answers."""
 
-    def message(self, text: str, turn: int | None = None) -> Start:
-        """A message with what is attached, which is attached no longer. In place of that of `turn`, if given."""
-        message = "\n\n".join([*self.attached, text])
-        before = self.conversation.messages[2 * turn].get("images", ()) if turn is not None else ()
-        images = [*before, *self.images]
+    def message(self, text: str) -> Start:
+        """A message with what is attached, which is attached no longer."""
+        message, images = "\n\n".join([*self.attached, text]), self.images
         self.attached, self.images = [], []
-        if turn is None:
-            return lambda show: self.conversation.ask(message, self.params, images=images, on_prompt=show)
-        return lambda show: self.conversation.edit(turn, message, self.params, images=images, on_prompt=show)
+        return lambda show: self.conversation.ask(message, self.params, images=images, on_prompt=show)
 
-    def regenerated(self, turn: int) -> Start:
-        """Another answer to the message of a turn, with a random seed: a fixed one would give the same answer."""
+    def regenerated(self) -> Start:
+        """Another answer to the last message, with a random seed: a fixed one would give the same answer."""
         params = replace(self.params, sampling=replace(self.params.sampling, seed=None))
-        return lambda show: self.conversation.regenerate(params, turn=turn, on_prompt=show)
+        return lambda show: self.conversation.regenerate(params, on_prompt=show)
 
 
 def names(params: Any) -> list[str]:
