@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pymtp_cli.chat import files
 from pymtp_cli.chat.markdown import MarkdownView, split_first
-from pymtp_cli.chat.reader import unquoted
 from rich.console import Console
 from rich.markdown import Markdown
 
@@ -100,11 +99,6 @@ def _of(stream: Any) -> list[str]:
     # rich indents code by one column
     lines = [line.rstrip() for line in stream.getvalue().splitlines() if line.strip()]
     return [line[1:] if line.startswith((" def f", "     return")) else line for line in lines]
-
-
-def test_quotes_are_no_part_of_a_message() -> None:
-    assert unquoted('"""\none\ntwo\n"""') == "one\ntwo"
-    assert unquoted('say """ and go') == 'say """ and go'
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"format": "pymtp chat"}', '{"messages": []}', "[" * 99999])

@@ -243,14 +243,6 @@ def test_commands_have_the_names_of_other_programs_too() -> None:
         assert (chat(name, "Hello").exit_code, chat(name, "Hello").stdout) == (0, "")
 
 
-def test_quotes_hold_a_message_of_several_lines_together() -> None:
-    chat('"""a message that', "never ends", flags=["-n", "1"])
-    result = chat('"""one', "two", "", 'three"""', '"""four"""', "/save chat.json", flags=["-n", "1"])
-    assert result.exit_code == 0
-    messages = json.loads(Path("chat.json").read_text(encoding="utf-8"))["messages"]
-    assert [message["content"] for message in messages[::2]] == ["one\ntwo\n\nthree", "four"]
-
-
 def test_an_answer_that_was_cut_is_marked_also_when_it_is_shown_again() -> None:
     result = chat("Tell me about the sea.", "/show chat", "/save chat.json", flags=["-n", "3"])
     assert result.stderr.count("[cut by -n]") == 1
@@ -538,13 +530,6 @@ def test_a_terminal_without_cursor_still_has_a_prompt(environment: dict[str, str
     assert "\x1b" not in terminal.seen
     answer = terminal.seen.partition("Hello\r\n")[2].partition("\r\n[")[0]
     assert len(answer) > 10 and "\r\n" not in answer
-
-
-def test_quotes_span_lines_at_a_terminal(cleared: Terminal) -> None:
-    at = len(cleared.seen)
-    cleared.press('"""one\rtwo"""\r')
-    cleared.wait_for(PROMPT, after=cleared.wait_for("tok/s", after=at))
-    assert saved_message(cleared) == "one\ntwo"
 
 
 def test_without_colours_nothing_is_dimmed(environment: dict[str, str]) -> None:

@@ -67,7 +67,7 @@ def completions(before: str, chat: Chat) -> Iterator[tuple[str, int]]:
 
 def _help(chat: Chat, _: str) -> None:
     chat.screen.table((f"/{name} {command.arguments}".rstrip(), command.help) for name, command in COMMANDS.items())
-    chat.screen.note('Enter sends, Alt-Enter starts a new line, """ begins and ends several lines')
+    chat.screen.note("Enter sends, Alt-Enter or a backslash before Enter starts a new line")
     chat.screen.note("Ctrl-C stops an answer, a second one quits")
 
 

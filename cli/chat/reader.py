@@ -19,22 +19,6 @@ Completions = Callable[[str], Iterable[tuple[str, int]]]
 """Makes completions of the text before the cursor, each with how many characters before the cursor it replaces."""
 
 
-QUOTES = '"""'
-"""A message that begins with them goes on, over several lines, until they come again."""
-
-
-def unquoted(message: str) -> str:
-    """The message without the quotes around it."""
-    if not message.startswith(QUOTES):
-        return message
-    return message.removeprefix(QUOTES).removesuffix(QUOTES).strip("\n")
-
-
-def _is_open(text: str) -> bool:
-    """Whether a message is to be continued because its quotes are not closed."""
-    return text.startswith(QUOTES) and (len(text) < 2 * len(QUOTES) or not text.rstrip().endswith(QUOTES))
-
-
 def open_reader(completions: Completions, *, keeps_history: bool = True) -> "Reader":
     """The terminal if stdin is one, else the pipe. Raises CommandError."""
     if sys.stdin is None:
@@ -48,7 +32,7 @@ def open_reader(completions: Completions, *, keeps_history: bool = True) -> "Rea
 
 
 class PipeReader:
-    """Each line is a message; a backslash at the end, or open quotes, continue it on the next line.
+    """Each line is a message; a backslash at the end continues it on the next line.
 
     Empty lines are skipped. `asks`: somebody types, at a terminal that can do no more than show lines.
     """
@@ -64,7 +48,7 @@ class PipeReader:
                 print_stderr("> ", ends_line=False)
             lines = [self._line()]
             with suppress(EOFError):  # the end also ends a message
-                while lines[-1].endswith("\\") or _is_open("\n".join(lines)):
+                while lines[-1].endswith("\\"):
                     lines[-1] = lines[-1].removesuffix("\\")
                     lines.append(self._line())
             if text := "\n".join(lines).strip():
@@ -144,8 +128,6 @@ def _keys() -> "KeyBindings":
         buffer = event.current_buffer
         if buffer.document.text_before_cursor.endswith("\\"):
             buffer.delete_before_cursor()
-            buffer.insert_text("\n")
-        elif _is_open(buffer.text):
             buffer.insert_text("\n")
         else:
             buffer.validate_and_handle()

@@ -9,7 +9,7 @@ from ..answer import parts_of
 from ..interrupt import Interrupt
 from ..progress import Show, prompting
 from . import commands, files
-from .reader import Reader, unquoted
+from .reader import Reader
 from .screen import CUT, status_line
 from .state import Chat, Start
 
@@ -57,7 +57,7 @@ class Repl:
             if text.startswith("/") and not text.startswith("//"):
                 start = commands.execute(text[1:], self._chat)
             else:
-                start = self._chat.message(unquoted(text.removeprefix("/") if text.startswith("//") else text))
+                start = self._chat.message(text.removeprefix("/") if text.startswith("//") else text)
             if start is not None:
                 self._show(start)
         except PymtpError as error:
