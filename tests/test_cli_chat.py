@@ -440,11 +440,11 @@ def test_wide_and_combining_characters_are_sent_as_typed(cleared: Terminal) -> N
 
 def test_tab_completes(cleared: Terminal) -> None:
     Path("my notes.txt").write_text("notes", encoding="utf-8")
-    for typed, added in (("/rea", "d"), ("my", "notes.txt")):
+    for typed, added in (("/rea", "d"), (" my", "notes.txt")):
         complete(cleared, typed, added)
     assert "my notes.txt: 5 characters go with the next message" in say(cleared, "")
     complete(cleared, "/set max", "tokens")
-    assert "max_tokens: 5" in say(cleared, "5")
+    assert "max_tokens: 5" in say(cleared, " 5")
 
 
 def complete(terminal: Terminal, typed: str, added: str) -> None:

@@ -41,7 +41,7 @@ def chat(own: Values) -> None:
             _resume(conversation, system)
         state = Chat(conversation, found.params, Screen(output, Display(color=own.color)))
         keeps_history = not own.no_history
-        reader = open_reader(lambda before: completions(before, state), keeps_history=keeps_history)
+        reader = open_reader(completions(), keeps_history=keeps_history)
         code = Repl(state, reader, first=first, saves=keeps_history).run()
         if own.verbose:
             print_stderr(session_block(loaded.session))

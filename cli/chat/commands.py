@@ -6,14 +6,14 @@ Owns their names, help texts and actions. A command is an entry of COMMANDS.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from glob import glob
 from pathlib import Path
 from typing import Literal
 
-from pymtp import Image
+from pymtp import Image, SamplingParams
 from pymtp.errors import PymtpError, explained
 from pymtp.text.files import read_text_record
 
@@ -21,7 +21,7 @@ from ..answer import Part
 from ..asked import escaped, parameter_of_flag, unescaped
 from ..report import stats_block
 from . import files
-from .screen import CUT
+from .screen import CUT, Display
 from .state import Chat, Start, as_typed, names, with_value
 
 
@@ -36,7 +36,8 @@ class Command:
     arguments: str
     help: str
     run: Callable[[Chat, str], Start | None]
-    complete: Callable[[Chat, str], Iterable[str]] = lambda chat, typed: ()
+    words: Sequence[str] = ()
+    """What `arguments` may begin with; FILE: any file."""
 
 
 def execute(text: str, chat: Chat) -> Start | None:
@@ -53,16 +54,9 @@ def execute(text: str, chat: Chat) -> Start | None:
     return command.run(chat, argument.strip())
 
 
-def completions(before: str, chat: Chat) -> Iterator[tuple[str, int]]:
+def completions() -> dict[str, set[str] | None]:
     """See reader.Completions."""
-    if not before.startswith("/") or "\n" in before:
-        return
-    name, space, typed = before[1:].partition(" ")
-    if not space:
-        yield from ((f"{known} ", len(name)) for known in COMMANDS if known.startswith(name))
-    elif name in COMMANDS:
-        for text in COMMANDS[name].complete(chat, typed):
-            yield text, len(typed)
+    return {name: None if command.arguments == "FILE" else {*command.words} for name, command in COMMANDS.items()}
 
 
 def _help(chat: Chat, _: str) -> None:
@@ -293,27 +287,9 @@ def _turns(chat: Chat) -> str:
     return f"{n} turn{'' if n == 1 else 's'}" + (f" ({n_out} of them left out)" if n_out else "")
 
 
-def _names(chat: Chat, typed: str) -> list[str]:
-    return [f"{name} " for name in _settings(chat) if name.startswith(typed)]
-
-
-def _modes(chat: Chat, typed: str) -> list[str]:
-    return [mode for mode in ("on", "off", "auto") if mode.startswith(typed)]
-
-
-def _files(chat: Chat, typed: str) -> list[str]:
-    folder, _, start = typed.rpartition("/")
-    root = Path(f"{folder}/" if "/" in typed else ".").expanduser()
-    try:
-        found = sorted(path for path in root.iterdir() if path.name.startswith(start))
-    except (OSError, RuntimeError):
-        return []
-    prefix = typed[: len(typed) - len(start)]
-    return [f"{prefix}{path.name}{'/' if path.is_dir() else ''}" for path in found]
-
-
 _ALIASES = {"quit": "exit", "bye": "exit", "?": "help", "glob": "read", "reset": "clear", "retry": "regen"}
 """Names that other programs have."""
+_NAMES = [*names(SamplingParams), "max_tokens", *names(Display)]
 
 COMMANDS: dict[str, Command] = {
     "help": Command("", "list the commands", _help),
@@ -322,12 +298,12 @@ COMMANDS: dict[str, Command] = {
     "regen": Command("", "answer the last message again", _regenerate),
     "undo": Command("", "drop attached files, else the last message and its answer", _undo),
     "system": Command("[TEXT]", "show or change the system prompt; none removes it", _system),
-    "set": Command("[NAME [VALUE]]", "show or change sampling parameters, color, markdown and stats", _set, _names),
-    "show": Command("[chat]", "show the settings or the messages", _show, lambda chat, typed: ["chat"]),
+    "set": Command("[NAME [VALUE]]", "show or change sampling parameters, color, markdown and stats", _set, _NAMES),
+    "show": Command("[chat]", "show the settings or the messages", _show, ["chat"]),
     "stats": Command("", "show speed, acceptance and cache use, of the last answer and of all", _stats),
-    "mtp": Command("[on|off|K|auto]", "show or change the draft length", _mtp, _modes),
-    "read": Command("FILE", "send a text file, or several (*.py), with the next message", _read, _files),
-    "image": Command("FILE", "send an image with the next message", _image, _files),
-    "save": Command("FILE", "save the conversation", _save, _files),
-    "load": Command("FILE", "continue a saved conversation", _load, _files),
+    "mtp": Command("[on|off|K|auto]", "show or change the draft length", _mtp, ["on", "off", "auto"]),
+    "read": Command("FILE", "send a text file, or several (*.py), with the next message", _read),
+    "image": Command("FILE", "send an image with the next message", _image),
+    "save": Command("FILE", "save the conversation", _save),
+    "load": Command("FILE", "continue a saved conversation", _load),
 }

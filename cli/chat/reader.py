@@ -5,7 +5,7 @@ Owns prompt_toolkit. Knows lines; nothing about what they mean.
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -15,8 +15,8 @@ from ..output import CommandError, print_stderr
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
-Completions = Callable[[str], Iterable[tuple[str, int]]]
-"""Makes completions of the text before the cursor, each with how many characters before the cursor it replaces."""
+Completions = Mapping[str, set[str] | None]
+"""The words that may follow each command; None: files."""
 
 
 def open_reader(completions: Completions, *, keeps_history: bool = True) -> "Reader":
@@ -148,13 +148,18 @@ def _keys() -> "KeyBindings":
 
 
 def _completer(completions: Completions) -> Any:
-    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion, NestedCompleter, PathCompleter
     from prompt_toolkit.document import Document
+
+    files = PathCompleter(expanduser=True)
+    commands = NestedCompleter.from_nested_dict(
+        {name: files if words is None else words for name, words in completions.items()}
+    )
 
     class CommandCompleter(Completer):
         def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:
-            for text, n_replaced in completions(document.text_before_cursor):
-                yield Completion(text, start_position=-n_replaced)
+            if document.text_before_cursor.startswith("/"):  # which is part of no word
+                yield from commands.get_completions(Document(document.text_before_cursor[1:]), event)
 
     return CommandCompleter()
 
