@@ -16,12 +16,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import pymtp
-from pymtp.benchmark import Experiment, Results, Row, Variant, measure, rows
+from pymtp.benchmark import Experiment, Results, Variant, measure, rows
 from pymtp.benchmark.experiment import Workload, make_arms
 from pymtp.benchmark.formats import write
 from pymtp.benchmark.measure import Step
 from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
-from pymtp.benchmark.report import gain_text, in_all
 from pymtp.embedded import model_path
 from pymtp.gguf.facts import model_facts
 
@@ -93,7 +92,7 @@ def _variants(own: Values) -> tuple[Variant, ...]:
 def _measure(experiment: Experiment, texts: Any, results: Results, *, is_shown: bool) -> bool:
     """Run the whole experiment; return whether Ctrl-C ended it."""
     try:
-        with measuring(results, is_shown=is_shown) as on_step:
+        with measuring(is_shown=is_shown) as on_step:
             for _ in measure(experiment, results, texts=texts, on_step=on_step):
                 pass
     except KeyboardInterrupt:
@@ -137,36 +136,19 @@ def _check(experiment: Experiment) -> None:
 
 
 @contextmanager
-def measuring(results: Results, *, is_shown: bool) -> Iterator[Callable[[Step], object]]:
-    """Yield a function to call with each step. At a terminal the step is one line that changes, else a line of its own.
-
-    The line disappears on leaving the context; what is said about finished tests stays.
-    """
+def measuring(*, is_shown: bool) -> Iterator[Callable[[Step], object]]:
+    """Yield a function to call with each step. At a terminal steps are one line, which disappears; else a line each."""
     if not is_shown:
         yield lambda step: None
         return
     redraws = can_redraw(sys.stderr)
-    console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not redraws) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not redraws) as progress:
         task = progress.add_task("", total=None)
 
         def show(step: Step) -> None:
             progress.update(task, description=step.text, completed=step.n_done, total=step.n_all or None)
-            if step.finished:
-                variant, test = step.finished
-                for row in in_all(rows(results, variant)):
-                    if row.test == test.name:
-                        console.print(_row_text(row), markup=False, soft_wrap=True)
-            elif not redraws:
+            if not redraws:
                 print_stderr(f"pymtp: {step.text}")
 
         yield show
-
-
-def _row_text(row: Row) -> str:
-    k = str(row.draft_max) if row.n_gen or not row.draft_max else "any"
-    parts = [f"pymtp: {row.test}, temperature {row.temperature:g}, K = {k}: {row.avg_ts:.1f} tok/s"]
-    parts += [f"speed-up {gain}"] if (gain := gain_text(row)) else []
-    parts += [f"accepted {row.acceptance_rate:.2f}"] if row.acceptance_rate is not None else []
-    return ", ".join(parts)

@@ -43,8 +43,6 @@ class Step(NamedTuple):
     n_done: int = 0
     n_all: int = 0
     """Samples."""
-    finished: tuple[Variant, Workload] | None = None
-    """The test whose last sample was measured, and the model."""
 
 
 OnStep = Callable[[Step], object]
@@ -155,8 +153,7 @@ class _Stage:
                     results.samples.append(sample)
                     yield sample
                     n_done += 1
-            finished = None if self.prompts_only else (self.variant, work.test)
-            on_step(Step(f"{work.test.name} done", n_done, n_all, finished))
+            on_step(Step(f"{work.test.name} done", n_done, n_all))
 
     def _generate(self, work: _Work, arm: Arm, trial: Trial, n_gen: int) -> tuple[Stats, str]:
         """Generate after one prompt, or after those that run together; the first tokens come with the prompts."""

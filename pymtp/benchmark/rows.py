@@ -107,15 +107,10 @@ class Row:
     memory_without_mtp_bytes: int | None
 
 
-def rows(results: Results, only: Variant | None = None) -> list[Row]:
-    """A row for each variant, test, category and arm that has samples; plain decoding comes first.
-
-    `only`: rows of this variant.
-    """
+def rows(results: Results) -> list[Row]:
+    """A row for each variant, test, category and arm that has samples; plain decoding comes first."""
     found: list[Row] = []
     for variant, subject in results.subjects.items():
-        if only not in (None, variant):
-            continue
         common = _of_variant(variant, subject)
         of_variant = [sample for sample in results.samples if sample.variant == variant]
         for test in dict.fromkeys([*results.tests, *(sample.test for sample in of_variant)]):
