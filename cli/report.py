@@ -4,12 +4,12 @@ Owns both layouts. Knows the names of the figures, not how they are measured.
 """
 
 import json
-import math
 from collections.abc import Sequence
+
+import msgspec
 
 import pymtp
 from pymtp import Generation, Model, Session, Stats
-from pymtp.sampling.logprobs import TokenLogprobs
 
 from .text import block
 
@@ -110,22 +110,11 @@ def json_report(generation: Generation, model: Model, *, stopped: bool) -> str:
             "accept": generation.acceptance,
             "model": str(model.info.path),
             "pin": pymtp.version_text(),
-            **({"logprobs": [_logprobs(one) for one in generation.logprobs]} if generation.logprobs else {}),
+            # JSON has no infinity: it becomes null
+            **({"logprobs": json.loads(msgspec.json.encode(generation.logprobs))} if generation.logprobs else {}),
         },
         ensure_ascii=False,
     )
-
-
-def _logprobs(of: TokenLogprobs) -> dict[str, object]:
-    # JSON has no infinity
-    number = {-math.inf: None}
-    return {
-        "token": of.token,
-        "logprob": number.get(of.logprob, of.logprob),
-        "top": [(token, number.get(value, value)) for token, value in of.top],
-        "chain_logprob": number.get(of.chain_logprob, of.chain_logprob),
-        "chain_top": [(token, number.get(value, value)) for token, value in of.chain_top],
-    }
 
 
 def _speed(tokens: int, tok_s: float | None) -> str:
