@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import pydoc
 import re
 import subprocess
 import sys
-from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
@@ -54,17 +52,6 @@ def test_the_reference_is_that_of_the_package() -> None:
         "__version__",
         "IMAGE_MARKER",
     }
-
-
-@pytest.mark.parametrize(
-    "name", ["ChatParams", "ContextParams", "DraftParams", "GenerationParams", "ModelParams", "SamplingParams"]
-)
-def test_help_explains_the_fields_of_parameters(name: str) -> None:
-    text = pydoc.plain(pydoc.render_doc(getattr(pymtp, name)))
-    for field in fields(getattr(pymtp, name)):
-        assert re.search(rf"^ \|    {field.name}$", text, re.MULTILINE), field.name
-    if name == "SamplingParams":
-        assert " |    temperature\n |        0: always the most likely token.\n" in text
 
 
 def test_completion_shows_what_the_package_exports() -> None:
