@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError, as_api_error
-from .logs import ignored, log, new_id, request_id
+from .logs import ignored, log, random_name, request_id
 from .protocol import as_written
 from .respond import ClientGone, json_response
 from .served_model import key_id
@@ -50,7 +50,7 @@ class Access:
         asked, prefix = Headers(scope=scope), self._settings.api_prefix
         path = scope["path"].removeprefix(prefix)
         given = asked.get("x-request-id", "")
-        name = given if re.fullmatch(r"[\w.:-]{1,128}", given) else new_id("req")
+        name = given if re.fullmatch(r"[\w.:-]{1,128}", given) else f"req-{random_name()}"
         request_id.set(name)
         without_effect: list[str] = []
         ignored.set(without_effect)

@@ -68,9 +68,9 @@ def busy(what: str, retry_after_s: int) -> ApiError:
     return ApiError(429, f"{what} already: try again later", headers={"Retry-After": str(retry_after_s)})
 
 
-def unavailable(message: str, retry_after_s: int = 1) -> ApiError:
+def unavailable(message: str) -> ApiError:
     """The server cannot answer at present."""
-    return ApiError(503, message, headers={"Retry-After": str(retry_after_s)})
+    return ApiError(503, message, headers={"Retry-After": "1"})
 
 
 def as_api_error(error: BaseException) -> ApiError:

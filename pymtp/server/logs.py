@@ -73,11 +73,6 @@ def ignore(what: str) -> None:
     ignored.get([]).append(what)
 
 
-def new_id(kind: str) -> str:
-    """A name that nothing else has."""
-    return f"{kind}-{random_name()}"
-
-
 def random_name() -> str:
-    """32 random letters and digits."""
+    """32 random letters and digits: a name that nothing else has."""
     return secrets.token_hex(16)

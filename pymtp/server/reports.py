@@ -15,7 +15,7 @@ from pymtp.version import __version__
 
 from .answer import LiveAnswer
 from .fields import DRAFTING, SAMPLING
-from .logs import new_id
+from .logs import random_name
 from .parameters import RANDOM_SEED
 from .served_model import ServedModel
 
@@ -29,7 +29,7 @@ LEAST_LOGPROB = -3.4028234663852886e38
 
 def head(served: ServedModel, kind: str) -> dict[str, Any]:
     """What each part of an answer of OpenAI's older APIs begins with; `kind` is that of its id."""
-    asked = {"id": new_id(kind), "created": int(time.time()), "model": served.name}
+    asked = {"id": f"{kind}-{random_name()}", "created": int(time.time()), "model": served.name}
     return asked | {"system_fingerprint": BUILD}
 
 
