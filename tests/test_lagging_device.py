@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from families import FAMILIES
 from rpc_servers import rpc_servers
 
 HERE = Path(__file__).resolve().parent
@@ -121,6 +122,44 @@ def test_a_cache_of_experts_changes_no_text_where_heads_are_on_the_device(tmp_pa
     texts = made.stdout.splitlines()
     assert len(texts) == 4
     assert len(set(texts)) == 1
+
+
+LOST = """
+import os
+import signal
+import sys
+import threading
+import time
+import lagging_device
+lagging_device.load()
+from pymtp import BackendError, Model
+from pymtp.engine.session import Session
+path, endpoint, pid, after_s = sys.argv[1:]
+opened = Session.__init__
+
+def open_and_kill(*args, **options):
+    threading.Timer(float(after_s), os.kill, [int(pid), signal.SIGKILL]).start()
+    opened(*args, **options)
+
+Session.__init__ = open_and_kill
+try:
+    with Model(path, n_ctx=64, n_threads=1, rpc=[endpoint]) as model:
+        time.sleep(0.1)
+        list(model.generate([1, 2, 3], max_tokens=2))
+except BackendError as error:
+    print(endpoint in str(error))
+"""
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002])
+def test_a_server_that_is_lost_while_a_session_opens_is_an_error(after_s: float, tmp_path: Path) -> None:
+    """With a device here there are events, which are freed while the error is on its way."""
+    tiny = FAMILIES["glm4moe"].write(tmp_path / "tiny.gguf")
+    with rpc_servers(1) as (server,):
+        command = [sys.executable, "-c", LOST, str(tiny), server.endpoint, str(server.process.pid), str(after_s)]
+        environment = {**os.environ, "PYTHONPATH": str(HERE)}
+        made = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert made.stdout == "True\n"
 
 
 ON_THE_CPU = """

@@ -77,8 +77,6 @@ class rpc_dispatcher {
     // nothing happens out of order
     ggml_backend_event_t event_new(ggml_backend_dev_t device) { return new ggml_backend_event{ device, nullptr }; }
 
-    void event_free(ggml_backend_event_t event) { delete event; }
-
     void event_record(ggml_backend_event_t) {}
 
     void event_synchronize(ggml_backend_event_t) { synchronize(); }
