@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 import pymtp
-from pymtp import Generation, Model, Session, Stats
+from pymtp import Generation, Model, Stats
 
 from .text import block
 
@@ -64,36 +64,6 @@ def speedup_text(stats: Stats, plain_tok_s: float | None) -> str:
     gain = stats.generation_tok_s / plain_tok_s
     verdict = "" if gain > 1.03 else " (a loss)" if gain < 0.97 else " (no gain)"
     return f"{gain:.2f}x{verdict}; {plain}"
-
-
-def session_block(session: Session) -> str:
-    """Return the lines that `run --verbose` adds: what the engine did, the prompt included."""
-    counters = session.counters
-    rows = [
-        ("mtp memory", session.mtp_memory),
-        ("trunk passes", f"{counters.n_trunk_passes}, {counters.t_trunk_us / 1000:.1f} ms"),
-        ("head passes", f"{counters.n_head_passes}, {counters.t_head_us / 1000:.1f} ms"),
-        ("graphs built", f"{counters.n_trunk_builds} for the trunk, {counters.n_head_builds} for the heads"),
-        ("bytes copied", f"{counters.n_output_bytes} of outputs"),
-    ]
-    return block(rows)
-
-
-def times_block(stats: Stats) -> str:
-    """Return the lines that `run --verbose` adds about where a round's time goes; "" if there was no round."""
-    if not stats.rounds:
-        return ""
-    parts = (
-        ("drafting", stats.draft_s),
-        ("verifying", stats.verify_s),
-        ("sampling", stats.sample_s),
-        ("Python", stats.python_s),
-    )
-    rows = [("a round", f"{1000 * stats.generation_s / stats.rounds:.3f} ms")]
-    for name, seconds in parts:
-        share = 100 * seconds / stats.generation_s
-        rows.append((f"  {name}", f"{1000 * seconds / stats.rounds:.3f} ms, {share:.1f} %"))
-    return block(rows)
 
 
 def json_report(generation: Generation, model: Model, *, stopped: bool) -> str:

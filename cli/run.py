@@ -20,7 +20,7 @@ from .interrupt import Interrupt
 from .output import CommandError, Output, print_stderr, shows_color
 from .progress import prompting
 from .prompt import checked_text, read_prompt, split_positionals
-from .report import ended_text, json_report, session_block, stats_block, times_block
+from .report import ended_text, json_report, stats_block
 
 
 def run(own: Values) -> None:
@@ -102,13 +102,9 @@ def _report(
         if not own.quiet:
             note_embedded(path)
         output.write(json_report(generation, model, stopped=stopped) + "\n")
-    else:
-        output.write("\n")
-        if not own.quiet:
-            rows = [("model", TOY)] if path is None else []
-            rows.append(("ended", ended_text(generation.finish_reason, stopped=stopped)))
-            print_stderr(stats_block(generation.stats, generation.acceptance, model.plain_tok_s, rows))
-    if own.verbose:
-        print_stderr(session_block(model.session))
-        if times := times_block(generation.stats):
-            print_stderr(times)
+        return
+    output.write("\n")
+    if not own.quiet:
+        rows = [("model", TOY)] if path is None else []
+        rows.append(("ended", ended_text(generation.finish_reason, stopped=stopped)))
+        print_stderr(stats_block(generation.stats, generation.acceptance, model.plain_tok_s, rows))

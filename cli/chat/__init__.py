@@ -14,7 +14,6 @@ from ..context import find, load, named_model, note_embedded, prepare_library
 from ..flags import Values
 from ..output import CommandError, Output, print_stderr
 from ..prompt import checked_text, read_prompt
-from ..report import session_block
 from . import files
 from .commands import completions
 from .reader import open_reader
@@ -43,8 +42,6 @@ def chat(own: Values) -> None:
         keeps_history = not own.no_history
         reader = open_reader(completions(), keeps_history=keeps_history)
         code = Repl(state, reader, first=first, saves=keeps_history).run()
-        if own.verbose:
-            print_stderr(session_block(loaded.session))
     if code:
         raise typer.Exit(code)
 
