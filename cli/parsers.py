@@ -29,8 +29,6 @@ class OneOf:
     choices: tuple[str, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other words, and the choices they mean."""
-    number: str = ""
-    """What to use for a number."""
     is_list: bool = False
 
     def __call__(self, text: str) -> Any:
@@ -39,8 +37,7 @@ class OneOf:
     def _one(self, text: str) -> str:
         text = self.aliases.get(text, text)
         if text not in self.choices:
-            hint = f"; {self.number}" if self.number and text.lstrip("-").isdecimal() else ""
-            raise typer.BadParameter(f"must be one of {', '.join(self.choices)}, not {text!r}{hint}")
+            raise typer.BadParameter(f"must be one of {', '.join(self.choices)}, not {text!r}")
         return text
 
 
@@ -85,15 +82,6 @@ def text(value: str) -> str:
         return decoded(value)
     except UnicodeError:
         raise typer.BadParameter("must be valid UTF-8; convert it first (iconv -t UTF-8)") from None
-
-
-def seed(text: str) -> int:
-    """A seed, or -1."""
-    try:
-        return int(integer(-1, 2**32 - 1)(text))
-    except typer.BadParameter:
-        allowed = f"an integer between 0 and {2**32 - 1}, or -1 for a random one"
-        raise typer.BadParameter(f"must be {allowed}, not {text!r}") from None
 
 
 def gpu_layers(text: str) -> int:
@@ -237,10 +225,9 @@ def paths(text: str) -> tuple[str, ...]:
     return (text,) if os.path.exists(text) else tuple(filter(None, text.split(",")))
 
 
-def prompt_and_generation(text: str) -> tuple[tuple[int, int], ...]:
+def prompt_and_generation(text: str) -> tuple[tuple[Any, ...], ...]:
     """Two lengths."""
-    parts = text.split(",")
-    if len(parts) != 2:
+    lengths = tuple(map(integer(1), text.split(",")))
+    if len(lengths) != 2:
         raise typer.BadParameter(f"must be two numbers such as 512,128, not {text!r}")
-    n_prompt, n_gen = map(integer(1), parts)
-    return ((n_prompt, n_gen),)
+    return (lengths,)

@@ -25,7 +25,6 @@ FORMATS = ("none", "md", "csv", "json", "jsonl")
 ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
-_DRAFTS = ("auto", "mtp", "lookup", "none")
 _DRAFT_TYPES = ("f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs")
 _THREADS_MAX = 512  # ggml takes no more
 _ON = ("on", "off", "auto")
@@ -239,7 +238,7 @@ TABLE: dict[str, list[Flag]] = {
         _bench("no_warmup", "--no-warmup", help="Measure without a warm-up run."),
     ],
     "Drafting": [
-        _flag("draft", "--draft", OneOf(_DRAFTS, number="for a number of draft tokens use --draft-max"),
+        _flag("draft", "--draft", OneOf(("auto", "mtp", "lookup", "none")),
               "Drafts from MTP heads (mtp), earlier text (lookup), or both (auto).", default="auto"),
         _place("draft_model", "-md --model-draft --draft-model MODEL", str,
                help="GGUF file with the MTP heads or the assistant, if the model's own file has none.  [default: "
@@ -283,7 +282,7 @@ TABLE: dict[str, list[Flag]] = {
         _count("top_k", "--top-k N", help="Keep the N most likely tokens; 0: all."),
         _number("top_p", "--top-p P", help="Keep the top tokens whose probabilities sum to P; 1: all."),
         _number("min_p", "--min-p P", help="Drop tokens less likely than P times the top one; 0: none."),
-        _flag("seed", "-s --seed N", parsers.seed, "Seed; -1: random.  [default: random]"),
+        _flag("seed", "-s --seed N", integer(-1, 2**32 - 1), "Seed; -1: random.  [default: random]"),
         _flag("samplers", "--samplers NAMES", str,
               f"The sampler chain, separated by ';', from {', '.join(SAMPLERS)}.  [default: as llama.cpp]"),
         _flag("sampler_seq", "--sampler-seq --sampling-seq LETTERS", str,
