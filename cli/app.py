@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 import pymtp
 from pymtp.errors import InvalidParameter, PymtpError
 
-from .commands import COMMANDS, EXAMPLES_OF_HEADS, HEADS
+from .commands import COMMANDS, HEADS
 from .flags import OF_LLAMA_CPP, Values, parse_without_schemas, with_flags
 from .llama_cpp import from_variables, translated
 from .output import DEBUG, CommandError, Output, OutputClosed, print_stderr
@@ -273,7 +273,7 @@ def _add(group: typer.Typer, function: str, text: str, module: str) -> None:
 
 
 app = _group(epilog=_EXAMPLES)
-_heads = _group(name="heads", help="Extract, attach, quantize and train MTP heads.", epilog=EXAMPLES_OF_HEADS)
+_heads = _group(name="heads", help="Extract, attach, quantize and train MTP heads.")
 for _function, _text in COMMANDS.items():
     _add(app, _function, _text, module=_function)
 for _function, _text in HEADS.items():

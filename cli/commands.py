@@ -125,8 +125,3 @@ HEADS = {
     """,
 }
 """Those of `pymtp heads`, in heads.py."""
-
-EXAMPLES_OF_HEADS = """
-pymtp heads extract model.gguf -o mtp-model.gguf
-pymtp heads quantize mtp-model.gguf -o mtp-small.gguf --type q4_k
-"""

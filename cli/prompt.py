@@ -51,7 +51,7 @@ def read_prompt(argument: str | None, file: str | None) -> str:
     """
     if argument is not None and file is not None:
         raise typer.BadParameter("give the prompt as an argument, with -p or with -f, in one of these ways")
-    prompt = checked_text(argument, "the prompt") if argument is not None else _read_text(file)
+    prompt = _read_text(file) if argument is None else _checked(argument)
     if not prompt:
         raise CommandError("the prompt is empty; give one as an argument, with -f FILE, or on stdin")
     return prompt
@@ -63,12 +63,11 @@ def _names_a_model(text: str) -> bool:
     return os.path.exists(text) or (text.endswith(".gguf") and " " not in text)
 
 
-def checked_text(argument: str, what: str) -> str:
-    """Return an argument as valid Unicode. Raises CommandError, which names it as `what`."""
+def _checked(argument: str) -> str:
     try:
         return decoded(argument)
     except UnicodeError:
-        raise CommandError(f"{what} is not valid UTF-8; convert it first (iconv -t UTF-8)") from None
+        raise CommandError("the prompt is not valid UTF-8; convert it first (iconv -t UTF-8)") from None
 
 
 def _read_text(file: str | None) -> str:

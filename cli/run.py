@@ -19,7 +19,7 @@ from .flags import Values
 from .interrupt import Interrupt
 from .output import CommandError, Output, print_stderr, shows_color
 from .progress import prompting
-from .prompt import checked_text, read_prompt, split_positionals
+from .prompt import read_prompt, split_positionals
 from .report import ended_text, json_report, stats_block
 
 
@@ -27,11 +27,10 @@ def run(own: Values) -> None:
     template, chat_params = chat_template_of(own), chat_params_of(own)
     output = Output()
     path, argument = split_positionals(own.model_file or own.hf, own.prompt_text, own.first, own.second)
-    system = checked_text(own.system, "the system prompt") if own.system else None
     _check(own, has_template=template is not None or chat_params != ChatParams())
     prepare_library(own)
     found = find(own, own.model_file if own.hf else path)
-    if system and (template or found.info.chat_template) is None:
+    if own.system and (template or found.info.chat_template) is None:
         raise CommandError(f"{found.path} has no chat template, which a system prompt needs; leave out -sys")
     text = read_prompt(argument, own.prompt_file)
     if own.image and own.mmproj is None:
@@ -45,7 +44,7 @@ def run(own: Values) -> None:
                 marked = _with_markers(text, images)
                 generation = model.generate(marked, found.params, images=images, on_prompt=on_prompt)
             else:
-                messages = _messages(text, images, system)
+                messages = _messages(text, images, own.system)
                 generation = model.chat(messages, found.params, chat_params=chat_params, on_prompt=on_prompt)
             writer = Writer(output, hides_text=own.as_json, hides_thinking=own.as_json or own.quiet)
             stopped = _consume(generation, writer, with_drafts=own.color and shows_color(sys.stdout))

@@ -205,7 +205,7 @@ TABLE: dict[str, list[Flag]] = {
         _run("prompt_file", "-f --file FILE", str, "Read the prompt from FILE; -: from stdin."),
         _flag("prompt_text", "-p --prompt TEXT", str, "The first message.", on="chat"),
         _flag("prompt_file", "-f --file FILE", str, "Read the first message from FILE.", on="chat"),
-        _flag("system", "-sys --system-prompt TEXT", str, "System prompt.  [default: none]", on="run chat"),
+        _flag("system", "-sys --system-prompt TEXT", parsers.text, "System prompt.  [default: none]", on="run chat"),
         _run("raw", "--raw", help="Complete the prompt as is, without the chat template."),
         _flag("max_tokens", "-n --n-predict N", integer(-1),
               "Tokens to generate; -1: until the model stops or the context is full.", default=-1),

@@ -197,8 +197,8 @@ def test_what_is_no_chat_is_neither_loaded_nor_overwritten(tmp_path: Path, conte
 
 def test_text_that_utf8_cannot_encode_is_one_line(tmp_path: Path) -> None:
     result = chat("Hello", flags=["-sys", "\udcff"])
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "pymtp: the system prompt is not valid UTF-8; convert it first (iconv -t UTF-8)\n"
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "-sys/--system-prompt: must be valid UTF-8; convert it first (iconv -t UTF-8)" in result.stderr
     messages = [{"role": "user", "content": "\ud800"}, {"role": "assistant", "content": "b"}]
     saved = {"format": "pymtp chat", "system": None, "messages": messages}
     (tmp_path / "chat.json").write_text(json.dumps(saved), encoding="utf-8")

