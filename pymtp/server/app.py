@@ -59,8 +59,7 @@ def make_app(
 
     `on_failure` is called if there is no model, or no more; `app.state.served.error` says why.
     """
-    served = ServedModel(load, settings)
-    served.on_failure = on_failure
+    served = ServedModel(load, settings, on_failure)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

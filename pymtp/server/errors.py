@@ -28,30 +28,20 @@ _ANTHROPIC_TYPES = {500: "api_error", 501: "invalid_request_error", 503: "overlo
 
 
 class ApiError(Exception):
-    """A request that is refused, or fails."""
+    """A request that is refused, or fails. `more`: fields of the error, further ones or in the place of the usual."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        kind: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        **more: Any,
-    ) -> None:
+    def __init__(self, status: int, message: str, *, headers: Mapping[str, str] | None = None, **more: Any) -> None:
         super().__init__(message)
         self.status = status
-        self.kind = kind or TYPES.get(status, "server_error")
         self.headers = dict(headers or {})
-        self.more = more
-        """Further fields of the error."""
+        self.fields = {"code": status, "message": message, "type": TYPES.get(status, "server_error"), **more}
 
     def as_json(self, path: str, *, is_anthropic: bool = False) -> dict[str, Any]:
         """The body of the response, as clients of `path` expect it; `is_anthropic`: as those of Anthropic do."""
-        error = {"code": self.status, "message": str(self), "type": self.kind, **self.more}
         if not (is_anthropic or path.startswith("/v1/messages")):
-            return {"error": error}
-        return {"type": "error", "error": {**error, "type": _ANTHROPIC_TYPES.get(self.status, self.kind)}}
+            return {"error": self.fields}
+        kind = _ANTHROPIC_TYPES.get(self.status, self.fields["type"])
+        return {"type": "error", "error": {**self.fields, "type": kind}}
 
 
 def invalid(message: str) -> ApiError:

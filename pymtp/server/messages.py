@@ -170,11 +170,9 @@ def _image(block: Block) -> dict[str, Any]:
 def _result(content: str | list[Block] | None) -> str | list[dict[str, Any]]:
     if not isinstance(content, list):
         return content or ""
-    if any(block.type == "image" for block in content):
-        texts = [block for block in content if block.type != "image"]
-        images = (_image(block) for block in content if block.type == "image")
-        return [*({"type": "text", "text": _text([block])} for block in texts), *images]
-    return _text(content)
+    text = _text([block for block in content if block.type != "image"])
+    images = [_image(block) for block in content if block.type == "image"]
+    return [{"type": "text", "text": text}, *images] if images else text
 
 
 class MessagesReply(ChatReply):

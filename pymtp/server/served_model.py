@@ -69,7 +69,9 @@ class Counts:
 class ServedModel:
     """A model and its requests. Lives in one asyncio loop."""
 
-    def __init__(self, load: Callable[[], Model], settings: ServerSettings) -> None:
+    def __init__(
+        self, load: Callable[[], Model], settings: ServerSettings, on_failure: Callable[[], object] = lambda: None
+    ) -> None:
         self.settings = settings
         self.phase: Phase = "loading"
         self.started_at = time.time()
@@ -78,9 +80,7 @@ class ServedModel:
         """Answers that are not complete."""
         self.error: BaseException | None = None
         """Why there is no model."""
-        self.on_failure: Callable[[], object] = lambda: None
-        """Called when there is no hope of a model."""
-        self._load = load
+        self._load, self._on_failure = load, on_failure
         self._model: Model | None = None
         self._chatml: ChatTemplate | None = None  # for a model without a template
         self._restarts_left = 1
@@ -182,7 +182,7 @@ class ServedModel:
                     400,
                     f"request ({n_cells} tokens) exceeds the available context size ({model.n_ctx} tokens): "
                     "shorten it or raise the context size (-c)",
-                    kind="exceed_context_size_error",
+                    type="exceed_context_size_error",
                     n_prompt_tokens=n_cells,
                     n_ctx=model.n_ctx,
                 )
@@ -285,7 +285,7 @@ class ServedModel:
             except BaseException as error:
                 if not (waits and isinstance(error, RemoteError)):
                     self.error, self.phase = error, "failed"
-                    self.on_failure()
+                    self._on_failure()
                     return
                 if not is_told:
                     log("waiting for an RPC server", level="warning", error=str(error))
