@@ -83,11 +83,11 @@ class Writer:
         """Write the next part. Raises OutputClosed and CommandError."""
         if part.is_thinking:
             if not self._hides_thinking:
-                print_stderr(_styled(part, sys.stderr), ends_line=False)
+                print_stderr(_for_stream(part, sys.stderr), ends_line=False)
                 self._last = part.text[-1]
         elif not self._hides_text:
             self.end_thinking()
-            self._output.write(_styled(part, sys.stdout))
+            self._output.write(_for_stream(part, sys.stdout))
 
     def end_thinking(self) -> None:
         """End the line of the thinking, if it has not ended."""
@@ -96,10 +96,12 @@ class Writer:
             self._last = "\n"
 
 
-def _styled(part: Part, stream: TextIO | None) -> str:
-    """The text of a part for a stream: in colours if it wants them; to a terminal without control characters."""
-    if stream is None or not stream.isatty():
-        return part.text
-    has_colors = shows_color(stream)
+def _for_stream(part: Part, stream: TextIO | None) -> str:
+    return part.text if stream is None or not stream.isatty() else for_terminal(part, stream)
+
+
+def for_terminal(part: Part, terminal: TextIO) -> str:
+    """The text of a part: in colours if the terminal wants them, and without characters that control it."""
+    has_colors = shows_color(terminal)
     pieces = [(harmless(text), style) for text, style in part.styled]
     return "".join(f"{style}{text}{END[style]}" if style and has_colors else text for text, style in pieces)

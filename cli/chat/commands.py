@@ -142,8 +142,6 @@ def _settings(chat: Chat) -> dict[str, str]:
         "logit_bias": ";".join(f"{token}{bias:+g}" for token, bias in dict(sampling.logit_bias).items()) or "none",
     }
     shown = {name: as_typed(getattr(display, name)) for name in names(display)}
-    if display.color and display.markdown:
-        shown["markdown"] += " (not together with color)"
     return {**values, **special, "max_tokens": str(chat.params.max_tokens), **shown}
 
 
@@ -152,11 +150,7 @@ def _show_chat(chat: Chat) -> None:
         chat.screen.note(f"{message['role']}:")
         for image in message.get("images", ()):
             chat.screen.note(f"[an image of {image.width} x {image.height} pixels]")
-        text = message["content"] + "\n"
-        if message["role"] == "user":
-            chat.screen.typed(text)
-        else:
-            chat.screen.part(Part(text))
+        chat.screen.part(Part(message["content"] + "\n"))
         chat.screen.end_answer()
         if cut := CUT.get(message.get("finish_reason", "eog")):
             chat.screen.note(f"[{cut}]")
@@ -298,7 +292,7 @@ COMMANDS: dict[str, Command] = {
     "regen": Command("", "answer the last message again", _regenerate),
     "undo": Command("", "drop attached files, else the last message and its answer", _undo),
     "system": Command("[TEXT]", "show or change the system prompt; none removes it", _system),
-    "set": Command("[NAME [VALUE]]", "show or change sampling parameters, color, markdown and stats", _set, _NAMES),
+    "set": Command("[NAME [VALUE]]", "show or change sampling parameters, color and stats", _set, _NAMES),
     "show": Command("[chat]", "show the settings or the messages", _show, ["chat"]),
     "stats": Command("", "show speed, acceptance and cache use, of the last answer and of all", _stats),
     "mtp": Command("[on|off|K|auto]", "show or change the draft length", _mtp, ["on", "off", "auto"]),

@@ -8,16 +8,11 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pymtp import Answer
 
-from ..answer import DIM, END, Part, Writer
+from ..answer import DIM, END, Part, Writer, for_terminal
 from ..output import Output, print_stderr, shows_color
-from ..text import harmless
-
-if TYPE_CHECKING:
-    from .markdown import MarkdownView
 
 CUT = {
     "length": "cut by -n",
@@ -36,8 +31,6 @@ class Display:
 
     color: bool = False
     """Accepted drafts in another colour, at a terminal."""
-    markdown: bool = True
-    """Markdown laid out, at a terminal; not together with `color`, which shows the text as it is."""
     stats: bool = True
     """A line of figures after each answer."""
 
@@ -52,13 +45,11 @@ class Screen:
         self.display = display or Display()
         self._output = output
         self._is_terminal = sys.stdout.isatty()
-        self._styles_answers = shows_color(sys.stdout)
         self._dims_notes = shows_color(sys.stderr)
         self._wraps_notes = sys.stderr is not None and sys.stderr.isatty()
         self._last = "\n"  # on stdout
         self._apart = Writer(output)  # where stdout is not a terminal: it gets the answer alone, as from `pymtp run`
         self._is_after_thinking = False
-        self._markdown: MarkdownView | None = None
 
     @property
     def columns(self) -> int:
@@ -69,20 +60,9 @@ class Screen:
         """Write a part of an answer; thinking is dimmed, or goes to stderr. Raises OutputClosed and CommandError."""
         if not self._is_terminal:
             self._write_apart(part)
-            return
-        lays_out = self.display.markdown and not self.display.color and self._styles_answers
-        if lays_out and not part.is_thinking:
-            self._show_markdown(harmless(part.text))
-            return
-        for text, style in part.styled:
-            self._show_text(text, style)
-
-    def typed(self, text: str) -> None:
-        """Write what people have typed, which is not Markdown."""
-        if self._is_terminal:
-            self._show_text(text, "")
-        else:
-            self._write_apart(Part(text))
+        elif part.text:
+            self._last = part.text[-1]
+            self._output.write(for_terminal(part, sys.stdout))
 
     def tag(self, text: str) -> None:
         """Write what begins or ends the thinking, on a new line."""
@@ -90,13 +70,11 @@ class Screen:
         self.part(Part(text.strip(), is_thinking=True))
 
     def end_answer(self) -> None:
-        """Show Markdown that was held back, and start a new line unless the last piece ended one."""
-        if self._markdown is not None:
-            self._markdown.close()
-            self._markdown, self._last = None, "\n"
+        """Start a new line unless the last piece ended one."""
         self._apart.end_thinking()
         if self._last != "\n":
-            self._write("\n")
+            self._last = "\n"
+            self._output.write("\n")
 
     def _write_apart(self, part: Part) -> None:
         if self._is_after_thinking and not part.is_thinking:
@@ -105,25 +83,6 @@ class Screen:
             self._is_after_thinking = part.is_thinking
             self._last = self._last if part.is_thinking else part.text[-1]
             self._apart.write(part)
-
-    def _show_markdown(self, text: str) -> None:
-        if self._markdown is None:
-            if not text.strip():
-                return  # before the first word, or after the thinking
-            self.end_answer()
-            from .markdown import MarkdownView
-
-            self._markdown = MarkdownView()
-        self._markdown.push(text)
-
-    def _show_text(self, text: str, style: str) -> None:
-        text = harmless(text)
-        self._write(f"{style}{text}{END[style]}" if style and self._styles_answers else text)
-
-    def _write(self, text: str) -> None:
-        if text:
-            self._last = text[-1]
-            self._output.write(text)
 
     def note(self, text: str) -> None:
         """Show a note on stderr, on a terminal wrapped to its width; an answer that is being written ends there."""
