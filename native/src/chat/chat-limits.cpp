@@ -59,24 +59,18 @@ chat_limits::~chat_limits() {
     state   = {};
 }
 
-static void check_stack(int64_t n_max) {
-    if (std::abs(state.stack - stack_now()) > n_max) {
-        throw std::runtime_error("nested too deeply, or without end");
-    }
-}
-
 static void look_at(int64_t n_bytes) {
     state.bytes_left -= n_bytes;
-    if (state.bytes_left < 0) { // every further step fails too
+    if (state.is_on && state.bytes_left < 0) { // every further step fails too
         throw std::runtime_error("it takes too many steps");
     }
 }
 
 static void step_within(int64_t n_stack, int64_t n_bytes) {
-    if (state.is_on) {
-        check_stack(n_stack);
-        look_at(BYTES_OF_A_STEP + n_bytes);
+    if (state.is_on && std::abs(state.stack - stack_now()) > n_stack) {
+        throw std::runtime_error("nested too deeply, or without end");
     }
+    look_at(BYTES_OF_A_STEP + n_bytes);
 }
 
 int64_t chat_limits::steps_taken() {
@@ -122,9 +116,7 @@ void chat_limits::check_json(const std::string & text) {
 void chat_limits::grow(size_t n_bytes) {
     state.text_bytes += std::min<size_t>(n_bytes, TEXT_BYTES_MAX + 1);
     check_size(state.text_bytes);
-    if (state.is_on) {
-        look_at(n_bytes);
-    }
+    look_at(n_bytes);
 }
 
 void chat_limits::check_size(int64_t n_bytes) {
