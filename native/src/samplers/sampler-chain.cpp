@@ -9,17 +9,6 @@ static bool is_higher(const llama_token_data & a, const llama_token_data & b) {
     return a.logit > b.logit;
 }
 
-static bool is_impossible(const llama_token_data & one) {
-    return one.logit == -INFINITY;
-}
-
-static void sort(llama_token_data_array & array) {
-    if (!array.sorted) {
-        std::sort(array.data, array.data + array.size, is_higher);
-        array.sorted = true;
-    }
-}
-
 static float highest_logit(const llama_token_data_array & array) {
     return array.sorted ? array.data[0].logit : std::min_element(array.data, array.data + array.size, is_higher)->logit;
 }
@@ -32,7 +21,7 @@ static void sort_by_id(llama_token_data_array & array) {
 
 // without those that cannot be, but for one if all cannot
 static void drop_impossible(llama_token_data_array & array) {
-    auto * end = std::remove_if(array.data, array.data + array.size, is_impossible);
+    auto * end = std::remove_if(array.data, array.data + array.size, sampler_cannot_be);
     array.size = std::max<size_t>(end - array.data, 1);
 }
 
@@ -303,7 +292,7 @@ bool sampler_chain::run(llama_sampler * memory, std::mt19937 & xtc_rng, const sa
 
     if (filter) {
         filter.apply(cur);
-        if (is_pruned && std::any_of(cur.data, cur.data + cur.size, is_impossible)) {
+        if (is_pruned && std::any_of(cur.data, cur.data + cur.size, sampler_cannot_be)) {
             return false;
         }
     }
@@ -340,7 +329,7 @@ bool sampler_chain::run(llama_sampler * memory, std::mt19937 & xtc_rng, const sa
                 break;
         }
     }
-    blocked = std::all_of(cur.data, cur.data + cur.size, is_impossible);
+    blocked = std::all_of(cur.data, cur.data + cur.size, sampler_cannot_be);
     if (picker && !blocked) {
         llama_sampler_apply(picker.get(), &cur);
     } else {
@@ -373,11 +362,14 @@ void sampler_chain::exclude_top(std::mt19937 & rng) {
     if (cur.size < 2 || std::uniform_real_distribution<float>(0.0f, 1.0f)(rng) > params.xtc_probability) {
         return;
     }
-    sort(cur);
+    if (!cur.sorted) {
+        std::sort(cur.data, cur.data + cur.size, is_higher);
+        cur.sorted = true;
+    }
     sampler_softmax(cur);
 
     size_t n = 0;
-    while (n < cur.size && cur.data[n].p >= params.xtc_threshold && !is_impossible(cur.data[n])) {
+    while (n < cur.size && cur.data[n].p >= params.xtc_threshold && !sampler_cannot_be(cur.data[n])) {
         ++n;
     }
     if (n > 1 && cur.size - (n - 1) >= (size_t) params.min_keep) {

@@ -16,6 +16,7 @@
 #include "pymtp-text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <random>
@@ -121,6 +122,10 @@ struct sampler_chain {
 
     int32_t n_lowered_max() const;
 };
+
+inline bool sampler_cannot_be(const llama_token_data & one) {
+    return one.logit == -INFINITY;
+}
 
 // Fills in the probabilities of an array of logits, in its order. Returns their sum before they were normalised.
 double sampler_softmax(llama_token_data_array & array);

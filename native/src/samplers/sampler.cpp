@@ -89,13 +89,9 @@ static double refuse(const sampler_filter & filter, llama_token_data_array & arr
     filter.apply(array);
     double sum = 0.0;
     for (size_t i = 0; i < array.size; ++i) {
-        sum += array.data[i].logit == -INFINITY ? 0.0f : array.data[i].p;
+        sum += sampler_cannot_be(array.data[i]) ? 0.0f : array.data[i].p;
     }
     return sum;
-}
-
-static bool is_refused(const llama_token_data & one) {
-    return one.logit == -INFINITY;
 }
 
 void pymtp_sampler::apply_draft(const sampler_row & row) {
@@ -118,7 +114,7 @@ void pymtp_sampler::apply_draft(const sampler_row & row) {
         }
     }
     // perhaps none is left: drafts may be limited to tokens that cannot follow
-    left.size = std::remove_if(left.data, left.data + left.size, is_refused) - left.data;
+    left.size = std::remove_if(left.data, left.data + left.size, sampler_cannot_be) - left.data;
     set_result(left.data, left.size);
 }
 
@@ -143,11 +139,11 @@ void pymtp_sampler::apply_target(const sampler_row & row) {
         return;
     }
     const double sum = refuse(filter, left);
-    if (std::none_of(left.data, left.data + left.size, is_refused)) {
+    if (std::none_of(left.data, left.data + left.size, sampler_cannot_be)) {
         return;
     }
 
-    mixed.assign(left.data, std::remove_if(left.data, left.data + left.size, is_refused));
+    mixed.assign(left.data, std::remove_if(left.data, left.data + left.size, sampler_cannot_be));
     apply_finite(row, xtc_rng, filter);
     for (size_t i = 0; i < left.size; ++i) {
         const auto & one  = left.data[i];
