@@ -128,13 +128,9 @@ def _head_rows(found: Inspection) -> list[tuple[str, str]]:
     ]
     if found.heads:
         rows.append(("draft pass", _draft_pass(found.heads, found.trunk_pass_bytes)))
-    if not found.has_trunk:
-        return rows
-    if found.heads:
-        inputs = "the trunk's hidden states"
-        if len(found.heads) > 1:
-            inputs = "chained: each head reads the one before it (--mtp-context target: all read the trunk)"
-        rows.append(("context rows", inputs))
+    if found.heads and found.has_trunk:
+        chained = "chained: each head reads the one before it (--mtp-context target: all read the trunk)"
+        rows.append(("context rows", chained if len(found.heads) > 1 else "the trunk's hidden states"))
     return rows
 
 

@@ -47,12 +47,11 @@ class Interrupt:
 def cleaning_up() -> Iterator[None]:
     """Have SIGTERM and SIGHUP end the command as an exception does, so that what it has begun to write is removed."""
     numbers = [number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None))]
-    previous = {number: signal.getsignal(number) for number in numbers}
-    changed = {number: handler for number, handler in previous.items() if handler is signal.SIG_DFL}
+    changed = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
     for number in changed:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
         yield
     finally:
-        for number, handler in changed.items():
-            signal.signal(number, handler)
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)

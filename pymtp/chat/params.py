@@ -41,11 +41,8 @@ class ChatParams:
     """The answer continues the last message, which is the assistant's; there is no generation prompt then."""
 
     def __post_init__(self) -> None:
-        require(self.reasoning in REASONING, "reasoning", f"one of {', '.join(REASONING)}", self.reasoning)
-        formats = REASONING_FORMATS
-        require(
-            self.reasoning_format in formats, "reasoning_format", f"one of {', '.join(formats)}", self.reasoning_format
-        )
+        for name, words in {"reasoning": REASONING, "reasoning_format": REASONING_FORMATS}.items():
+            require(getattr(self, name) in words, name, f"one of {', '.join(words)}", getattr(self, name))
         is_list = not isinstance(self.tools, (str, bytes, Mapping))
         are_tools = is_list and all(isinstance(tool, Mapping) for tool in self.tools)
         require(are_tools, "tools", 'a list of {"type": "function", "function": ...}')
