@@ -157,7 +157,6 @@ def files(text: str) -> list[tuple[str, float]]:
 
 
 def scaled_files(text: str) -> list[tuple[str, float]]:
-    """Files and their scales."""
     what = "FILE:SCALE,..."
     try:
         found = [(file, float(scale)) for file, scale in map(pair(":", what), _items(text))]
@@ -226,7 +225,6 @@ def paths(text: str) -> tuple[str, ...]:
 
 
 def prompt_and_generation(text: str) -> tuple[tuple[Any, ...], ...]:
-    """Two lengths."""
     lengths = tuple(map(integer(1), text.split(",")))
     if len(lengths) != 2:
         raise typer.BadParameter(f"must be two numbers such as 512,128, not {text!r}")

@@ -17,8 +17,6 @@ INTERRUPTED = 130
 
 
 class Repl:
-    """The chat loop: see `run`."""
-
     def __init__(self, chat: Chat, reader: Reader, *, first: str | None = None, saves: bool = False) -> None:
         self._chat = chat
         self._reader = reader

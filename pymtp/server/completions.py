@@ -111,8 +111,6 @@ def _added(delta: ChatDelta) -> dict[str, Any]:
 
 
 class CompletionReply(Reply):
-    """Answers as text completions."""
-
     def __init__(self, served: ServedModel) -> None:
         super().__init__(served)
         self._head = reports.head(served, "cmpl") | {"object": "text_completion"}

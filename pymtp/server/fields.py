@@ -22,8 +22,6 @@ Bias = float | bool
 
 
 class StreamOptions(Struct):
-    """How a stream is sent."""
-
     include_usage: bool | None = None
 
 

@@ -45,8 +45,6 @@ def log(event: str, *, level: str = "info", **fields: Any) -> None:
 
 
 class _Json(logging.Formatter):
-    """One object for each event."""
-
     def format(self, record: logging.LogRecord) -> str:
         line = {"time": round(record.created, 3), "level": record.levelname.lower(), "event": record.msg}
         return msgspec.json.encode(line | vars(record)["fields"]).decode()

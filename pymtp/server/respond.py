@@ -115,7 +115,6 @@ class Stream(Response):
         self._has_begun, self._sent_at = False, time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it. See ASGI."""
         ping = asyncio.ensure_future(self._ping(send))
         try:
             await unless_gone(receive, self._send_all(send))

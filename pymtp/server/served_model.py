@@ -92,7 +92,6 @@ class ServedModel:
         self._n_decoding = 0  # requests whose images are decoded, or wait for that
 
     def start(self) -> None:
-        """Begin to load the model."""
         self._task = asyncio.create_task(self._load_model())
 
     async def stop(self) -> None:
@@ -127,7 +126,6 @@ class ServedModel:
 
     @property
     def name(self) -> str:
-        """What the model is called."""
         return min(self.settings.aliases) if self.settings.aliases else self.model.info.path.name
 
     @property

@@ -23,11 +23,8 @@ class ServerSettings:
     api_keys: tuple[str, ...] = ()
     """One of them has to come with each request; none: anybody may ask."""
     has_slots: bool = True
-    """Whether /slots answers."""
     has_metrics: bool = False
-    """Whether /metrics answers."""
     has_page: bool = True
-    """Whether there is a page at /."""
     slot_save_path: Path | None = None
     """The folder of saved slots; None: slots cannot be saved."""
     n_queue_max: int = 1024

@@ -21,7 +21,6 @@ async function request(mode, act) {
   });
 }
 
-/** An empty chat. */
 export function make() {
   const id = Date.now().toString(36) + Math.random().toString(36).slice(2, 8);
   return { id, title: "", changed: 0, messages: [] };
@@ -44,7 +43,6 @@ export const find = (id) => request("readonly", (store) => store.get(id));
 /** Store a chat. Throws if the browser has no room for it. */
 export const put = (chat) => request("readwrite", (store) => store.put(chat));
 
-/** Delete a chat. */
 export const remove = (id) => request("readwrite", (store) => store.delete(id));
 
 /** All chats as the text of a file. */
