@@ -240,9 +240,9 @@ def test_commands_have_the_names_of_other_programs_too() -> None:
 
 def test_an_answer_that_was_cut_is_marked_also_when_it_is_shown_again() -> None:
     result = chat("Tell me about the sea.", "/show chat", "/save chat.json", flags=["-n", "3"])
-    assert result.stderr.count("[cut by -n]") == 1
+    assert result.stderr.count("[cut: -n]") == 1
     again = chat("/load chat.json", "/show chat")
-    assert again.stderr.count("[cut by -n]") == 1
+    assert again.stderr.count("[cut: -n]") == 1
     assert again.stdout == result.stdout.replace(result.stdout.splitlines()[0] + "\n", "", 1)
     whole = chat("Hello", "/show chat", flags=["-n", "100"])
     assert "cut" not in whole.stderr and "interrupted" not in whole.stderr
@@ -269,7 +269,7 @@ def test_a_first_message_may_be_a_flag_or_a_file(tmp_path: Path) -> None:
 def test_the_line_of_figures_can_be_turned_off() -> None:
     result = chat("/set stats off", "Tell me about the sea.", "/set stats maybe", flags=["-n", "3"])
     assert "tok/s" not in result.stderr
-    assert result.stderr.count("[cut by -n]") == 1
+    assert result.stderr.count("[cut: -n]") == 1
     assert "stats must be one of on, true, off, false, not 'maybe'" in result.stderr
 
 

@@ -153,7 +153,7 @@ def _show_chat(chat: Chat) -> None:
         chat.screen.part(Part(message["content"] + "\n"))
         chat.screen.end_answer()
         if cut := CUT.get(message.get("finish_reason", "eog")):
-            chat.screen.note(f"[{cut}]")
+            chat.screen.note(f"[cut: {cut}]")
 
 
 def _show(chat: Chat, what: str) -> None:

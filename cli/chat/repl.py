@@ -127,11 +127,9 @@ class Repl:
     def _finish(self, answer: Answer) -> None:
         self._chat.last_answer = answer
         self._chat.stats += answer.stats
-        if answer.finish_reason == "context":
-            self._chat.screen.note("[the context is full: the answer ends here; use a larger one (-c)]")
         if self._saves:
             files.autosave(self._chat.conversation)
         if self._chat.screen.display.stats:
             self._chat.screen.note(status_line(answer, self._chat.screen.columns))
         elif answer.finish_reason in CUT:
-            self._chat.screen.note(f"[{CUT[answer.finish_reason]}]")
+            self._chat.screen.note(f"[cut: {CUT[answer.finish_reason]}]")

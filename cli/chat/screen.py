@@ -14,15 +14,8 @@ from pymtp import Answer
 from ..answer import DIM, END, Part, Writer, for_terminal
 from ..output import Output, print_stderr, shows_color
 
-CUT = {
-    "length": "cut by -n",
-    "context": "cut: the context is full",
-    "blocked": "cut: no token is allowed",
-    None: "interrupted",
-}
+CUT = {"length": "-n", "context": "the context is full: -c", "blocked": "no token is allowed", None: "interrupted"}
 """Words for the reasons for which an answer is not whole."""
-# a full context has a note of its own
-_CUT_IN_LINE = {"length": " (-n)", "blocked": " (no more is allowed)", None: " (interrupted)"}
 
 
 @dataclass
@@ -112,7 +105,8 @@ def status_line(answer: Answer, columns: int) -> str:
     stats = answer.stats
     parts = [f"{stats.generation_tok_s:.0f} tok/s"] if stats.generation_tok_s is not None else []
     n = stats.generated_tokens
-    parts.append(f"{n} token{'s' * (n != 1)}{_CUT_IN_LINE.get(answer.finish_reason, '')}")
+    cut = f" ({CUT[answer.finish_reason]})" if answer.finish_reason in CUT else ""
+    parts.append(f"{n} token{'s' * (n != 1)}{cut}")
     if stats.drafted:
         # counts beside the tokens of the whole text: 1 of 1 is not mistaken for a share of it
         parts.append(f"drafts {stats.accepted} of {stats.drafted} accepted")
