@@ -24,7 +24,6 @@ from pymtp_cli.bench import _check
 from typer.testing import CliRunner
 
 from pymtp.benchmark.experiment import Experiment, Variant, Workload, make_arms
-from pymtp.benchmark.formats import FORMATS
 from pymtp.serving.params import Accept
 from random_gguf import write_glm4moe
 from random_gguf.side_files import split_heads
@@ -127,7 +126,6 @@ def test_what_cannot_be_used_is_one_line_before_anything_is_loaded(arguments: st
 
 
 def test_names_are_those_of_the_library() -> None:
-    assert table.FORMATS == FORMATS
     assert get_args(Accept) == table.ACCEPT
 
 

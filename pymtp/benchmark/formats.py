@@ -13,11 +13,9 @@ from typing import Any
 from pymtp.benchmark.report import markdown_report
 from pymtp.benchmark.rows import Row
 
-FORMATS = ("none", "md", "csv", "json", "jsonl")
-
 
 def write(form: str, rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
-    """The rows in one of FORMATS. `notes` apply to "md" only."""
+    """The rows as md, csv, json or jsonl; "" for none. `notes` apply to md only."""
     if form == "md":
         return markdown_report(rows, notes)
     values = [asdict(row) for row in rows]

@@ -73,8 +73,6 @@ struct sampler_chain {
     // What the chain has left, with probabilities. Never empty: one that cannot be if all cannot.
     llama_token_data_array & left() { return cur; }
 
-    const llama_token_data_array & left() const { return cur; }
-
     // whether it draws from the generator of XTC
     bool uses_xtc() const {
         return std::any_of(stages.begin(), stages.end(), [](const stage & one) { return one.kind == PYMTP_STAGE_XTC; });
