@@ -69,7 +69,7 @@ class LiveAnswer:
 
     async def complete(self) -> None:
         """Wait for the end. Raises what ended the generation early."""
-        if self._predict_ms_max < 0 and not self._deadline_s:
+        if self.asked.t_max_predict_ms is None and not self._deadline_s:
             self.generation.hold_pieces()
         while await self.take() is not None:
             pass
@@ -102,17 +102,12 @@ class LiveAnswer:
         """Whether the model, or a stop string, ended it."""
         return self.generation.finish_reason in ("eog", "stop")
 
-    @property
-    def _predict_ms_max(self) -> float:
-        """The longest that it generates after its first token, if there is a new line by then; negative: no limit."""
-        return -1 if self.asked.t_max_predict_ms is None else self.asked.t_max_predict_ms
-
     def _check_time(self) -> None:
         now = self.last_at = time.monotonic()
         if self.first_at is None:
             self.first_at = now
-        limit = self._predict_ms_max
-        if limit >= 0 and (now - self.first_at) * 1000 > limit and "\n" in self.text:
+        limit_ms = self.asked.t_max_predict_ms  # negative: none
+        if limit_ms is not None and 0 <= limit_ms < (now - self.first_at) * 1000 and "\n" in self.text:
             self._end()
 
     def _end(self) -> None:

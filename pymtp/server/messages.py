@@ -199,7 +199,7 @@ class MessagesReply(ChatReply):
                 content.append({"type": "text", "text": call.arguments})
             content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments or {}})
         return {
-            **self._head(answer),
+            **self._head(),
             "content": content,
             **_end(answer, message),
             "usage": _usage(answer, len(answer.tokens)),
@@ -211,7 +211,7 @@ class MessagesReply(ChatReply):
         return {key: value for key, value in reports.extras(self._served, answer).items() if key != "timings"}
 
     def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
-        yield _event("message_start", message=self._head(answer) | {"usage": _usage(answer, 0)})
+        yield _event("message_start", message=self._head() | {"usage": _usage(answer, 0)})
 
     def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
         yield from self._close_block()
@@ -252,7 +252,7 @@ class MessagesReply(ChatReply):
     def _block_delta(self, delta: dict[str, Any]) -> bytes:
         return _event("content_block_delta", index=self._n_blocks, delta=delta)
 
-    def _head(self, answer: LiveAnswer) -> dict[str, Any]:
+    def _head(self) -> dict[str, Any]:
         return {
             "id": self._id,
             "type": "message",

@@ -16,15 +16,15 @@ BYTES_MAX = 64 << 20
 """Of a text that somebody names: prompts, templates, grammars, lists of tokens."""
 
 
-def read_text(path: str | os.PathLike[str], n_max: int = BYTES_MAX) -> str:
-    """The text of a file or a pipe, such as a shell makes of `<(command)`; at most `n_max` bytes of it."""
-    return _decoded(read_bytes(path, n_max), path)
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text of a file or a pipe, such as a shell makes of `<(command)`."""
+    return _decoded(read_bytes(path), path)
 
 
-def read_bytes(path: str | os.PathLike[str], n_max: int = BYTES_MAX) -> bytes:
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a file or a pipe: see `read_text`."""
     with open(path, "rb") as file:
-        return read_all(file, n_max)
+        return read_all(file)
 
 
 def read_all(file: BinaryIO, n_max: int = BYTES_MAX) -> bytes:
