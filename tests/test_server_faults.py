@@ -419,9 +419,8 @@ def test_an_rpc_server_that_is_gone_is_told_once(monkeypatch: pytest.MonkeyPatch
         engine = ServedModel(fail, ServerSettings())
         engine.phase = "ready"
         engine._restart(RemoteError("gone"))
-        assert engine._task
-        await engine._task
-        assert str(engine.error) == "the end"
+        with pytest.raises(BackendError, match="the end"):
+            await engine.wait()
 
     monkeypatch.setattr(served_module, "REMOTE_RETRY_S", 0)
     monkeypatch.setattr(served_module, "log", lambda event, level="info", **_: lines.append((event, level)))
