@@ -104,7 +104,7 @@ def test_distributions_equal_those_of_llama_cpps_samplers_on_the_whole_vocabular
     @settings(REPEATABLE, max_examples=n_examples)
     @given(
         params=PARAMS,
-        n_vocab=st.sampled_from([10, 60, 500, 3000, 20000]),
+        n_vocab=st.sampled_from([10, 60, 500, 3000, 3000, 20000, 20000]),
         n_history=st.integers(0, 120),
         scale=st.sampled_from([0.01, 1, 3, 10]),
         share_impossible=st.sampled_from([0, 0, 0.3]),
