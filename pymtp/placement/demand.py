@@ -144,9 +144,7 @@ def _stored(
     if any(name in names for name in _STATE_TENSORS):
         width = model.count("kda.head_dim")
         n_inner = model.count("ssm.inner_size") or model.count("attention.head_count", number) * width
-        n_taps = max(
-            0, model.count("ssm.conv_kernel") - 1
-        )  # inputs that convolutions of up to three times n_inner need
+        n_taps = max(0, model.count("ssm.conv_kernel") - 1)  # inputs that are kept, of up to three times n_inner
         return 0, _F32_BYTES * n_inner * ((model.count("ssm.state_size") or width) + 3 * n_taps), 0
     n_shared = model.count("attention.shared_kv_layers")  # the last layers read what earlier ones store
     source = next((name for name in _K_TENSORS if name in names), None)
@@ -168,7 +166,9 @@ def _stored(
     )
     has_ratios = model.value(_RATIOS) is not None and not keeps_keys
     if not has_ratios or number >= model.n_layer:
-        pattern = model.count("attention.sliding_window_pattern", number)  # of the layer; or every so many are full
+        pattern = model.count(
+            "attention.sliding_window_pattern", number
+        )  # of this layer, or how many layers have one full
         has_window = has_ratios or pattern == 1 or (number < model.n_layer and pattern and (number + 1) % pattern)
         stored_bytes = (k_bytes + (0 if source == _MLA_TENSOR else v_bytes)) * (n_window if has_window else n_cells)
         return stored_bytes + index_bytes * n_cells, 0, 2 * n_cells if index_width else 0
