@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
+from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, Proposal
 from pymtp.drafting.lookup import NO_MATCH, LookupDrafter, LookupMatch
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.policy import MATCH_KINDS, Candidate, DraftPolicy, Rates
@@ -59,6 +59,8 @@ class AdaptiveDrafter:
             for request, match in zip(adaptive, matches, strict=True)
         ]
         plan = self.policy.choose(asked, n)
+        if plan.is_plain and len(adaptive) == len(requests):
+            return [NO_DRAFTS] * len(requests)  # soon: where drafting does not pay, this is what most rounds lose
         planned = zip(plan.heads, plan.lookup, matches, strict=True)
         found = dict(zip((request.slot for request in adaptive), planned, strict=True))
         made = self._drafter.propose(

@@ -44,7 +44,8 @@ def run_round(
             share.sequence.error = error
         begin = end
     if requests:
-        session.truncate_all({each.share.slot: each.n_decoded for each in results if each.proposal.drafts})
+        if ends := {each.share.slot: each.n_decoded for each in results if each.proposal.drafts}:
+            session.truncate_all(ends)
         drafter.observe(
             [
                 DraftOutcome(requests[each.share.slot], each.proposal, each.tokens, each.n_accepted)
