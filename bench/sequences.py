@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -118,8 +119,9 @@ def pool_answer(pool: ThreadPoolExecutor, server: LlamaServer, group: Sequence[P
 
 
 def pymtp_answer(model: Model, sampling: SamplingParams, n_predict: int, forced: Forced | None) -> Answer:
-    """With one model."""
+    """With one model. What lookup finds is not used where drafts are accepted whatever they are."""
     params = GenerationParams(sampling, max_tokens=n_predict, ignore_eos=True, forced=forced)
+    params = replace(params, draft_lookup="off") if forced else params
 
     def answer(group: Sequence[Prompt]) -> None:
         for generation in model.call(lambda: [model.generate(prompt.tokens, params) for prompt in group]):
