@@ -24,9 +24,9 @@ HEAD = """# Results of users
 
 <!-- written by docs/write_results.py from bench/community: `make docs` -->
 
-What `pymtp bench` measured on machines of users. *plain*: tokens per second without drafts; *speed-up*: that of
-drafting by the draft length K, with 95 % intervals, losses in bold; *by position*: how often the first, second, ...
-draft was accepted, with the longest fixed K. To add a machine:
+`pymtp bench` measured this on users' machines. *plain*: tokens per second without drafts; *speed-up*: of drafting, by
+draft length K, with 95 % intervals, losses in bold; *by position*: how often the first, second, ... draft was accepted,
+with the longest fixed K. To add a machine:
 
 ```sh
 pymtp bench MODEL --draft-max 0-3,auto -o json > record.json

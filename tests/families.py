@@ -205,7 +205,7 @@ FAMILIES = {
         "own",
         after="vLLM",
         limits="the trunk's index rotates halves of its queries and keys in llama.cpp, neighbours in transformers: "
-        "compared with PyTorch where the index picks everything, which are 2048 positions in the published model",
+        "compared with PyTorch where the index picks everything: up to 2048 positions in the published model",
     ),
     "glm5-next": Family("GLM-5.3-Flash", write_glm5_next, "own", shares_index=True, n_compared=1, after="SGLang"),
     "deepseek4": Family(
@@ -284,7 +284,7 @@ class Refused(NamedTuple):
 REFUSED = {
     "ernie4_5": Refused(Upstream("ERNIE 4.5 dense", "", "loads it", ""), "heads: none are published", write_ernie4_5),
     "glm4, without sections": Refused(
-        Upstream("GLM-4 dense (0414)", "", "", ""), "heads: none are published, the architecture's are GLM-OCR's"
+        Upstream("GLM-4 dense (0414)", "", "", ""), "heads: none are published; the architecture's are GLM-OCR's"
     ),
 }
 

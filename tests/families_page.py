@@ -55,8 +55,8 @@ the tests that passed.
 
 On Vulkan (Mesa's lavapipe) all families pass `tests/test_vulkan.py`: logits of trunk and heads are those of the CPU
 within 1 % of the largest (0.2 % where kernels sum in F32), after drafts that were taken back, with two sequences in a
-pass, and from a saved state. Rounding changes what an index leaves out, and which of two nearly equal experts is taken:
-the index picks all positions there, and the text has no such experts.
+pass, and from a saved state. As rounding changes what an index leaves out, and which of two nearly equal experts is
+taken, the index picks everything there, and no experts are nearly equal.
 
 `PyTorch`: the largest difference between the logits of three draft steps and those that PyTorch computes from the
 checkpoint that llama.cpp's converter turned into the GGUF; logits have a standard deviation of about 1. `other state`:
@@ -96,20 +96,20 @@ NOTES = """
   attention sees the best of them and the up to three positions that do not fill a pool yet. The head keeps the inputs
   of pools and computes their keys when its index picks, once a round. In SGLang later drafts see nothing else; here, in
   texts that are picked whole, they also see each other. llama.cpp's graph of the head keeps the keys of pools, which
-  cells that are given back would make wrong. The trunk agrees with transformers beyond what its index picks.
+  become wrong when cells are freed. The trunk agrees with transformers in longer texts too.
 - *Qwen3.8-Flash-Next.* The head reads all four streams after one norm, and attends to the blocks of positions that its
   own index picks, for each draft. vLLM can hand on what is picked for the first draft. llama.cpp's graph of the head
   has a norm for each stream, and keeps the keys of blocks. Files of heads that have the mixer under the trunk's name
   (`output_hc_norm`) are refused. Not compared on trained weights.
 - *DSpark* (DeepSeek-V4-Flash-DSpark, in a file of its own) is not supported: it is not a head but drafts a block of
   tokens at once, from the states of several layers of the trunk.
-- *Trained heads* have one form for all architectures, in which the head reads and hands on what meets the output
-  matrix. Compared with NumPy (`tests/test_trained_heads.py`).
+- *Trained heads* have one form for all architectures, in which the head reads and hands on the output matrix's input.
+  Compared with NumPy (`tests/test_trained_heads.py`).
 - *Images.* Heads see the rows of an image, except those with a cache of their own: see [images](images.md).
 """
 
 GRAPHS = """\
-## Heads that llama.cpp cannot run as it is
+## Heads that unpatched llama.cpp cannot run
 
 Where it has no graph for a head, `native/src/heads` has one; where its graph does not take the published form of the
 head, a patch changes that. [Heads as files](heads.md#heads-for-a-gguf-that-lost-them) says how to get the heads of a
@@ -177,7 +177,7 @@ def render(results: Results) -> str:
     upstream = [["models", "architecture", "llama.cpp's converter", "its loader", "published code", "here"]]
     upstream += [upstream_row(name, of, "drafts") for name, of in OWN_GRAPHS.items()]
     for name, refused in REFUSED.items():
-        tested = " (refused by name; tested)" if name in results["refused"] else ""
+        tested = " (refused; tested)" if name in results["refused"] else ""
         upstream.append(upstream_row(name, refused.upstream, f"decodes plainly{tested}; missing: {refused.missing}"))
     return "\n".join(
         [
