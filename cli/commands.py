@@ -52,10 +52,10 @@ COMMANDS = {
     pymtp rpc-server --host 192.168.1.5 --port 50052 -c
     pymtp run model.gguf --rpc 192.168.1.5:50052 "..."
     """,
-    "inspect": """Show a GGUF's MTP heads, drafting cost, memory and tokens.
+    "inspect": """Show a GGUF's MTP heads, drafting cost, memory and vocabulary.
 
-    Reads headers only, of models on the Hub too, so it is quick for models of any size. The flags describe the context
-    to estimate memory for, and where the model would go.
+    Reads headers only, also from the Hub, so it is quick for models of any size. The flags describe the context to
+    estimate memory for, and where the model would go.
 
     Examples:
     pymtp inspect model.gguf
@@ -75,7 +75,7 @@ COMMANDS = {
     """,
     "doctor": """Print a report on this machine to paste, and check what its devices compute.
 
-    Reads no model but the embedded one, sends nothing, and names no user. Exit code 1: something is wrong.
+    Reads no model but the embedded one, sends nothing, shows no user names. Exit code 1: something is wrong.
 
     Examples:
     pymtp doctor
@@ -87,17 +87,17 @@ COMMANDS = {
 HEADS = {
     "extract": """Write a model's MTP heads to a file of their own.
 
-    Bit for bit those of the model. Such a file drafts for a GGUF of the model without heads: next to it and named
-    mtp-*.gguf it is found, else --draft-model names it.
+    They are copied unchanged. The file drafts for a GGUF of the model without heads: it is found next to that as
+    mtp-*.gguf, else use --draft-model.
 
     Examples:
     pymtp heads extract model.gguf
     pymtp heads extract model.gguf -o mtp-heads.gguf --bare
     """,
-    "attach": """Write a model and MTP heads to one file.
+    "attach": """Join a model and MTP heads in one file.
 
-    MODEL has no heads, HEADS is a file of its own with nothing else; heads of another model are refused. Of a model in
-    several files, name the first.
+    MODEL has no heads; HEADS is a file with heads alone; heads of another model are refused. If MODEL has several
+    files, name the first.
 
     Examples:
     pymtp heads attach model.gguf mtp-model.gguf -o whole.gguf
@@ -105,8 +105,8 @@ HEADS = {
     "quantize": """Write MTP heads in types of fewer bits.
 
     MODEL is a model, or a file with its heads alone. The heads' matrices get other types. Everything else stays as it
-    is, bit for bit: the trunk, norms, biases and routers. Text does not change, only how many drafts are right, and
-    what a draft reads. Start from as many bits as there are: what is lost stays lost.
+    is, bit for bit: the trunk, norms, biases and routers. Text does not change, only how many drafts are right, and how
+    much drafts read. Start from the most precise file you have: what is lost stays lost.
 
     Examples:
     pymtp heads quantize model.gguf -o smaller.gguf --type q4_k
@@ -115,7 +115,7 @@ HEADS = {
     """,
     "train": """Train an MTP head for a model that has none.
 
-    One layer learns to say what the model says next, from texts and from the model's own answers. Needs PyTorch: pip
+    One layer learns to predict what the model writes next, from texts and the model's own answers. Needs PyTorch: pip
     install 'pymtp-gguf[train]'. Ctrl-C, or a loss of power, loses a minute at most: the same command continues.
 
     Examples:

@@ -79,10 +79,10 @@ IGNORED = table(f"""
 --mtmd-batch-max-tokens=: images are computed one by one
 -lzm= --lazy-mode=: --load-mode says how a file is read
 --ui-config= --webui-config= --ui-config-file= --webui-config-file=: the page has settings of its own
---spec-draft-p-split= --draft-p-split=: drafts are no tree
+--spec-draft-p-split= --draft-p-split=: drafts are not trees
 --spec-ngram-*= -lcs= --lookup-cache-static= -lcd= --lookup-cache-dynamic=: drafts by lookup need no settings
 --prio= --prio-batch=: nice and chrt set priorities of processes
---poll= --poll-batch=: threads do not look for work for long
+--poll= --poll-batch=: threads poll only briefly for work
 --cpu-strict-batch=: --cpu-strict is for prompts too
 -td= -tbd= --threads-*draft= --spec-draft-threads*= -Cd= -Crd= -Cbd= --cpu-*-draft=: {_DRAFT_THREADS}
 --prio*-draft= --poll*-draft= --spec-draft-cpu-[!m]*= --spec-draft-cpu-mask*=: {_DRAFT_THREADS}
@@ -98,15 +98,16 @@ REFUSED = table("""
 -cnv -no-cnv --*conversation -i --interactive* -if -st --single-turn: leave it out: run answers once, chat converses
 -mli --multiline-input: leave it out: in pymtp chat, Alt-Enter or a backslash at the end starts a new line
 -sysf --system-prompt-file: use --system-prompt "$(cat FILE)"
--bf --binary-file: use --file
+-bf --binary-file: run has --file
 --in-prefix --in-prefix-bos --in-suffix: leave it out: the chat template writes them
 --keep --context-shift --no-context-shift: a text ends where the context is full (-c)
 --rerank* --pooling --embd-* -embd --embedding*: a server generates texts
 --prompt-cache*: the server's --cache-dir keeps prompts
 --reasoning-budget-message: the thinking is closed by its tag alone
--sp --special -ptc --print-token-count --verbose-prompt: --json shows the tokens
+-sp --special -ptc --print-token-count --verbose-prompt: run --json shows tokens
 --display-prompt --no-display-prompt --simple-io: leave it out: only the answer is printed
 --show-timings --no-show-timings: run prints statistics unless --quiet is given
+--log-prompts-dir: prompts are not written to files
 --log-*: --verbose shows llama.cpp's log on stderr
 --skip-chat-parsing: --raw uses no chat template
 --no-prefill-assistant: an assistant's last message is continued
@@ -118,12 +119,13 @@ REFUSED = table("""
 --check-tensors: rows that are not finite end a text with an error
 --version: pymtp -V prints it
 --completion-bash: pymtp has completion of its own
---reasoning-format: thinking goes to stderr; --json has it beside the text
+--reasoning-format: thinking goes to stderr; --json has it with the text
 --reasoning-effort: use --chat-template-kwargs {"reasoning_effort": ...}
 -mu --model-url -hff --hf-file -hfr -dr --docker-repo: use --hf-repo USER/REPO:QUANT, or download the file
 -hft --hf-token: set the environment variable HF_TOKEN
 --spec-draft-hf -hfd -hfrd --hf-repo-draft: download the file, and name it with --draft-model
 --control-vector*: merge it into the model first
+--mmproj-offload --no-mmproj-offload: with --gpu-layers 0 the projector runs on the CPU, too
 -mmu --mmproj-* --no-mmproj*: use --mmproj FILE
 --audio --video*: models read text and images only
 -mmp: use --load-mode none, mmap, mlock, mmap+mlock or dio

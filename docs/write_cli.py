@@ -24,9 +24,9 @@ HEAD = """# The command line
 <!-- written by docs/write_cli.py from the commands: change them, then `make docs` -->
 
 Flags have llama.cpp's names where llama.cpp has one. stdout carries the answer, stderr everything else; exit codes are
-0 (done), 1 (an error, in one line), 2 (wrong usage), 130 (Ctrl-C) and 141 (the reader has left).
-`pymtp --install-completion` teaches your shell the commands and flags. Each command has its own flags and, named
-below its usage, [flags that it shares](#shared-flags) with others.
+0 (done), 1 (error, in one line), 2 (wrong usage), 130 (Ctrl-C; `serve`: 0), 141 (stdout was closed).
+`pymtp --install-completion` teaches your shell the commands and flags. Each command has its own flags and, named below
+its usage, [flags that it shares](#shared-flags) with others.
 """
 
 SHARED = """## Shared flags

@@ -25,8 +25,8 @@ HEAD = """# Flags of llama-server
 <!-- written by docs/write_llama_server.py from cli/llama_cpp.py and llama.cpp's list: change these, `make docs` -->
 
 `pymtp serve` takes a command line of llama-server. A flag that changes nothing here is named in one line on stderr and
-left out; one that would change an answer, and is not there, ends the program. The variables (`LLAMA_ARG_CTX_SIZE`, ...)
-are read as well; flags win.
+left out; one that would change an answer but is missing here ends the program. The variables (`LLAMA_ARG_CTX_SIZE`,
+...) are read as well; flags win.
 
 | flag | here | |
 |---|---|---|

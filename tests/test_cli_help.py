@@ -151,6 +151,16 @@ REFUSED = """
 """
 
 
+@pytest.mark.parametrize(
+    ("command", "flag", "title"),
+    [("run", "--seed", "Sampling"), ("heads train", "--threads", "Training"), ("inspect", "--parallel", "Context")],
+)
+def test_a_flag_is_in_the_group_of_its_command(command: str, flag: str, title: str) -> None:
+    text = CliRunner().invoke(app, [*command.split(), "--help"], prog_name="pymtp").stdout
+    before = text[: re.search(rf"^  .*{flag}\b", text, re.MULTILINE).start()]  # type: ignore[union-attr]
+    assert re.findall(r"^(\w[\w ]*):$", before, re.MULTILINE)[-1] == title
+
+
 @pytest.mark.parametrize("flag", REFUSED.split())
 @pytest.mark.parametrize("command", ["run", "chat", "bench"])
 def test_flags_of_llama_cpp_are_refused_by_name(command: str, flag: str) -> None:
