@@ -24,7 +24,7 @@ HEAD = """# API reference
 
 <!-- written by docs/write_api.py from the package: change it, then `make docs` -->
 
-What `import pymtp` gives, in the order of its own help. The [guide](python.md) shows how it is used. Methods have their
+What `import pymtp` gives, in the order of its own help. The [guide](python.md) shows how it is used. Methods show their
 first sentence here; `help(pymtp.Model.generate)` shows the rest, and which errors a method raises. `pymtp.Session`, the
 level below models and generations, is explained in the same way.
 """

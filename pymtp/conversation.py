@@ -59,7 +59,8 @@ class Conversation:
     """A chat with a model that has a chat template. See `ask`.
 
     What a prompt has in common with the one before stays in the cache, as long as nothing else is generated with the
-    model. When the context gets full, prompts leave out the oldest turns, as many as give the answer a quarter of it.
+    model. When the context gets full, prompts leave out the oldest turns, enough to leave the answer a quarter of the
+    context.
     """
 
     def __init__(self, model: Model, *, system: str | None = None, params: ChatParams | None = None) -> None:
@@ -126,7 +127,7 @@ class Conversation:
         return self._answer_to(self.messages[first], first, params, on_prompt, options)
 
     def undo(self) -> bool:
-        """Take back the last message and its answer; whether there was one."""
+        """Take back the last message and answer; return whether there was one."""
         self._end_answer()
         if not self.messages:
             return False
@@ -238,7 +239,7 @@ class Conversation:
 class Answer:
     """An answer: an iterator over its text, in the pieces in which it is made.
 
-    Where the context gets full in the middle of it, the oldest turns go and it continues.
+    If the context fills up meanwhile, the oldest turns are dropped and the answer continues.
     """
 
     def __init__(

@@ -62,7 +62,7 @@ class Model:
     `path` None takes the embedded model; `hf`, in place of a path, one of the Hugging Face Hub: `user/repo` or
     `user/repo:quant`, downloaded once. How it is loaded and run is in ModelParams, ContextParams and DraftParams; their
     fields are also keywords, which override them: `Model("model.gguf", n_ctx=8192, draft_max=3)`. `on_load` is called
-    while the weights are read, with the share that is there, 0 to 1; what it raises ends the loading.
+    while the weights are read, with the share read so far, 0 to 1; what it raises ends the loading.
 
     Any number of threads and asyncio tasks may use a model at the same time: `n_seq_max` texts are generated together,
     others wait for a slot. The passes run in a thread of the model's own.
@@ -99,14 +99,14 @@ class Model:
         self.memory = plan.memory
         """Bytes of its caches, and of what passes compute in; an estimate."""
         self.room_note: str | None = plan.note
-        """One line for people: what there is no room for, or None."""
+        """One line for people: what does not fit, or None."""
         self._free: weakref.finalize[..., Any] = weakref.finalize(self, weights.close)
         if choice.n_draft_max > 0 and not weights.goes_back:
             choice = without_rollback(self.info, self.params.drafting)
         elif choice.uses_heads and (obstacle := weights.draft_obstacle):
             choice = without_runnable_heads(self.info, self.params.drafting, obstacle)
         self.draft_note: str | None = choice.note
-        """One line for people: why a model with MTP heads decodes plainly, or None."""
+        """One line for people: why a model's MTP heads are not used, or None."""
         self.session = _open_session(weights, self.params, choice)
         """The session in which the model generates; see `call`."""
         if self.session.n_heads > 0:
@@ -157,7 +157,7 @@ class Model:
 
     @property
     def draft_max(self) -> int | Literal["auto"]:
-        """Tokens that a round drafts; auto: as many as pay; 0 if the model decodes plainly."""
+        """Tokens that a round drafts; auto: adapts; 0 if the model decodes plainly."""
         return self._defaults.draft_max or 0
 
     @property
@@ -208,7 +208,7 @@ class Model:
     def render(self, messages: Sequence[Mapping[str, Any]], params: ChatParams | None = None) -> ChatPrompt:
         """Render `messages`, as in OpenAI's chat completions, with the model's chat template, ready for the answer.
 
-        What comes of it has the prompt's text, and says what the answer may look like and how it is parsed. Raises
+        The result has the prompt's text, and says what the answer may look like and how it is parsed. Raises
         what `chat_template` raises, InvalidParameter for messages, tools or a schema that cannot be used.
         """
         return self.chat_template.render(messages, params)
@@ -231,8 +231,8 @@ class Model:
         `images`: for each `pymtp.IMAGE_MARKER` in the text the image that it stands for; needs a projector (`mmproj`).
 
         `options` are fields of GenerationParams and of its SamplingParams; they override those of `params`, or without
-        it those of `defaults`: `generate("Hello", temperature=0, max_tokens=20)`. `on_prompt` is called, by whoever
-        iterates over the result, with how far the prompt is, up to all of it, before there is text.
+        it those of `defaults`: `generate("Hello", temperature=0, max_tokens=20)`. Whoever iterates over the result
+        calls `on_prompt` with the prompt's progress until it is complete, before there is text.
 
         Raises ContextFull if the prompt does not fit, InvalidParameter for a value out of range, Closed after `close`.
         """
@@ -272,7 +272,7 @@ class Model:
 
         The generation's `message` is the answer taken apart: reasoning, content, tool calls. A part of a message can
         be an image: `{"type": "image_url", "image_url": {"url": "data:..."}}`, or `{"type": "image", "image": ...}`
-        with an Image, bytes, or the path of a file, which is opened: of messages that others wrote, refuse those parts.
+        with an Image, bytes, or the path of a file, which is opened: in messages that others wrote, refuse such parts.
         """
         messages, images = self.marked(messages)
         prompt = self.render(messages, asked_as_openai(chat_params, tools, tool_choice, response_format))
@@ -281,7 +281,7 @@ class Model:
         return self._submit(tokens, params, on_prompt=on_prompt, **options)
 
     def marked(self, messages: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], list[Image]]:
-        """Messages with `marker` in the place of their images, for `render`, and the images, for `image_prompt`.
+        """Messages with `marker` in place of their images, for `render`, and the images, for `image_prompt`.
 
         Raises UnsupportedModel for images where there is no projector, InvalidParameter for one that cannot be used.
         """

@@ -21,18 +21,17 @@ class ChatParams:
     tools: Sequence[Mapping[str, Any]] = ()
     """Functions that the answer may call, as in OpenAI's chat completions."""
     tool_choice: Literal["auto", "required", "none"] | Mapping[str, Any] = "auto"
-    """Whether it has to; {"type": "function", "function": {"name": ...}}: that one."""
+    """auto, none, required, or a function: {"type": "function", "function": {"name": ...}}."""
     parallel_tool_calls: bool | None = None
     """Several calls in one answer; None: if the template can."""
     json_schema: str | Mapping[str, Any] | None = None
     """The content of the answer follows this schema."""
     strict_schemas: bool = True
-    """Refuse schemas, those of tools too, that a grammar cannot follow; else ChatPrompt.ignored says what it ignores of
-    them."""
+    """Refuse schemas, also of tools, that a grammar cannot follow; else ChatPrompt.ignored lists what is ignored."""
     reasoning: Literal["auto", "on", "off"] = "auto"
     """Thinking: off asks the template for none; auto and on: as the template has it."""
     reasoning_format: Literal["auto", "deepseek", "deepseek-legacy", "none"] = "auto"
-    """Where the thinking goes. none: it stays in the content; otherwise it is apart."""
+    """Where the thinking goes. none: it stays in the content; otherwise it is separate."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further variables of the template."""
     add_generation_prompt: bool = True
@@ -55,7 +54,7 @@ class ChatParams:
 
     @property
     def offered_tools(self) -> list[Mapping[str, Any]]:
-        """The tools, of which one that has to be called is the only one."""
+        """The tools; if one has to be called, only that one."""
         if isinstance(self.tool_choice, str):
             return list(self.tools)
         wanted = name_of(self.tool_choice)

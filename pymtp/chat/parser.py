@@ -30,7 +30,7 @@ class ChatMessage:
 
 @dataclass(frozen=True)
 class ToolCallDelta:
-    """What a call of a function got: its id and name come once, with the first delta of the call; then arguments."""
+    """What is added to a call: its id and name come once, with the first delta of the call; then arguments."""
 
     index: int
     id: str = ""

@@ -25,26 +25,26 @@ class ChatPrompt:
     text: str
     """The prompt; without a BOS that `tokenize` adds."""
     parser: Any = field(default=None, compare=False, repr=False)
-    """llama.cpp's parser of answers, of which `parse` makes others."""
+    """llama.cpp's parser of answers, from which `parse` makes ChatParsers."""
     grammar: str | None = None
     """GBNF that the answer follows, thinking included, with `generation_prompt` in front of it."""
     triggers: tuple[Trigger, ...] = ()
-    """If there are any the grammar applies from the first of them on, and never inside the thinking."""
+    """If there are any, the grammar applies only from the first on, never inside the thinking."""
     preserved_tokens: tuple[str, ...] = ()
     """Special tokens that are part of the answer's text, for the parser."""
     stop: tuple[str, ...] = ()
     """Texts at which the answer ends."""
     generation_prompt: str = ""
-    """The end of `text`: what it has of the answer already."""
+    """The end of `text` that already belongs to the answer."""
     thinking_begin: str = ""
     """What opens the model's thinking; empty if there is none."""
     thinking_ends: tuple[str, ...] = ()
     """What closes it; the first closes it where a budget is used up."""
     ignored: tuple[str, ...] = ()
-    """What of the schemas the grammar cannot follow, each with its place."""
+    """Parts of schemas that the grammar cannot follow, with their places."""
 
     def closed_once(self, budget: int) -> ClosedOnce | None:
-        """What leaves closing tags out of one answer where a budget (in tokens) may have closed the thinking."""
+        """A filter that drops closing tags from one answer after a budget (in tokens) closed the thinking."""
         if budget < 0 or not (self.thinking_begin and self.thinking_ends):
             return None
         thinking = Thinking(self.thinking_begin, self.thinking_ends[0], [self.generation_prompt.encode()])
@@ -55,7 +55,7 @@ class ChatPrompt:
         return ChatParser(self.parser)
 
     def read(self, text: str, finish_reason: str | None) -> ChatMessage:
-        """What an answer says that has ended, or ends here: reasoning, content, tool calls."""
+        """What an answer that ends here says: reasoning, content, tool calls."""
         if self.parser is None:
             return ChatMessage(text)
         parser = self.parse()

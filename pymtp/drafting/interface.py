@@ -31,11 +31,11 @@ class DrafterTraits:
     allows_grammar: bool = True
     """Whether it drafts where a grammar constrains the text."""
     allows_drawn: bool = False
-    """Whether it can draw its drafts (`DraftRequest.draws`) and report what from (`Proposal.distributions`)."""
+    """Whether it can draw its drafts (`DraftRequest.draws`) and report the distributions (`Proposal.distributions`)."""
     allows_many: bool = True
     """Whether it drafts for several sequences at a time."""
     auto_draft_max: int | None = 4
-    """The fixed draft length that `draft_max` "auto" stands for; None: pymtp's own adapt theirs."""
+    """The fixed draft length that `draft_max` "auto" stands for; None: it adapts, like pymtp's."""
 
 
 class DraftRequest(NamedTuple):
@@ -64,13 +64,13 @@ class DraftRequest(NamedTuple):
     n_sequences: int = 1
     """Sequences in the coming pass, those without drafts included."""
     adapts: bool = False
-    """Whether as many tokens are drafted as pay."""
+    """Whether the draft length adapts."""
     uses_lookup: bool = True
     """Whether drafts may come from earlier text, where the drafter looks there."""
     owner: str | None = None
     """Whose sequences that have ended may be looked at, too; None: nobody's."""
     catch_up_from: int = 0
-    """The first position whose token can be looked up: images come before it."""
+    """The first position that heads can catch up: after the last image."""
 
     @property
     def end(self) -> int:
@@ -83,7 +83,7 @@ class Proposal(NamedTuple):
 
     drafts: Sequence[int] = ()
     distributions: Sequence[Distribution] = ()
-    """What they were picked from, (len(drafts),); or empty."""
+    """One distribution for each draft; or empty."""
     confidences: Sequence[float] = ()
     """The probability of the most likely token at each draft's position, spare ones included; or empty."""
     spare: Sequence[int] = ()

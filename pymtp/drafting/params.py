@@ -26,10 +26,10 @@ class DraftParams:
     tokens where the sequence had them before, for any model; none: plain decoding; or a class of your own, which is
     made for the session (see Drafter)."""
     draft_model: StrPath | None = None
-    """The file with the heads of a model that has them apart, or its assistant (Gemma-4); without it a file mtp-*.gguf
-    next to the model is taken if it fits."""
+    """The file with the heads, if the model's own has none, or its assistant (Gemma-4); without it a fitting
+    mtp-*.gguf next to the model is used."""
     draft_max: int | Literal["auto"] = "auto"
-    """Tokens that a round drafts; 0: none; auto: as many as pay."""
+    """Tokens that a round drafts; 0: none; auto: adapts."""
     draft_lookup: Literal["off", "self", "shared"] = "self"
     """Whether lookup drafts as well where the length is auto: from a sequence's own prompt and output, or (shared) also
     from texts that have ended, of the same owner (see GenerationParams.draft_owner)."""
@@ -38,7 +38,7 @@ class DraftParams:
     cheaper. None: no limit."""
     draft_head_type: HeadType | None = None
     """Drafts are computed with an output matrix of this type, converted when the model is loaded: cheaper, and the text
-    is the same. It takes the matrix's memory once more. None: the file's own."""
+    is the same. It takes memory of its own. None: the file's own."""
     mtp_context: Literal["auto", "chained", "target"] = "auto"
     """What several heads read: each the head before it ("chained", as they are trained; "auto" is the same), or all of
     them the trunk ("target", as in llama.cpp, which is cheaper and accepted less)."""

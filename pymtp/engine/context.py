@@ -26,7 +26,7 @@ class ContextParams:
     there is memory for it (`fit`); 0: all of it."""
     n_ctx_max: int = N_CTX_MAX
     n_cells: int | None = None
-    """Tokens that all sequences together can hold, in a cache that they share; 0: n_ctx; None: n_ctx of each."""
+    """Tokens that all sequences together can hold, in a cache that they share; 0: n_ctx; None: n_ctx for each."""
     n_batch: int = 2048
     n_ubatch: int = 512
     n_seq_max: int = 1
@@ -34,21 +34,21 @@ class ContextParams:
     n_threads: int | None = None
     """None: one for each physical core that the process may use, or that `cpu_mask` and `cpu_range` name."""
     n_threads_batch: int | None = None
-    """Threads for prompts; None: as for drafts and rounds, which are what `n_threads` and the next two are for."""
+    """Threads for prompts; None: as for drafts and rounds (`n_threads` and the next two fields)."""
     cpu_mask: str | None = None
     """Processors that the threads may run on, as a hexadecimal number: bit 0 is processor 0; None: any."""
     cpu_range: str | None = None
-    """Processors that the threads may run on, as numbers, first-last: 0-3. With `cpu_mask` both count."""
+    """Processors that the threads may run on, as numbers, first-last: 0-3. Combined with `cpu_mask`."""
     cpu_strict: bool = False
     """Each thread has one of these processors to itself; else each may run on all of them."""
     cpu_mask_batch: str | None = None
-    """`cpu_mask` for prompts; None, as of the next one: as for drafts and rounds."""
+    """`cpu_mask` for prompts; None, here and below: as for drafts and rounds."""
     cpu_range_batch: str | None = None
     flash_attn: Literal["auto", "on", "off"] = "auto"
     type_k: str = "f16"
     type_v: str = "f16"
     rope_scaling: Literal["auto", "none", "linear", "yarn"] = "auto"
-    """How positions are scaled; auto, and the defaults of the next seven: as the model says. Heads do as the trunk."""
+    """How positions are scaled; auto, and the defaults of the next seven: as the model says. Also for heads."""
     rope_freq_base: float = 0.0
     rope_freq_scale: float = 0.0
     """1/N for a context of N times the trained length; 0: as the model says."""
@@ -60,7 +60,7 @@ class ContextParams:
     offload_kqv: bool = True
     """Each device stores the K and V of its layers, and computes attention; else the host does."""
     moe_cache_mib: int = 0
-    """Memory of the devices for the experts that were used last, of layers whose experts stay on the CPU; 0: none."""
+    """Device memory for recently used experts of layers whose experts stay on the CPU; 0: none."""
     kv_unified: bool = True
     """All sequences share one cache, and so one pass; False: a stream each, so that a sequence's arithmetic never
     depends on its neighbours."""

@@ -126,10 +126,10 @@ class Session(DraftLimits, Snapshots):
         self.n_draft_max = n_draft_max
         """Drafts that a round can verify; 0: it decodes plainly."""
         self.n_heads: int = info.n_heads
-        """Heads that draft: at most one for each token."""
+        """Heads that draft, at most one per draft step."""
         self.mtp_memory = _MEMORY[info.memory]
-        """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), or nowhere; in their "own" where the
-        trunk's keeps more than K/V by position."""
+        """Where the MTP layers keep their K/V: in the trunk's cache ("shared"), in their "own" if the trunk's keeps
+        more than K/V by position, or nowhere."""
         self.n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         """Tokens of the vocabulary."""
         self._n_embd = lib.llama_model_n_embd_out(model)
@@ -139,7 +139,7 @@ class Session(DraftLimits, Snapshots):
     def decode(self, chunks: Sequence[Chunk], meanwhile: Callable[[], object] = lambda: None) -> None:
         """Run the trunk over all rows of `chunks`, in one pass as far as an ubatch reaches.
 
-        `meanwhile` is called once the pass is under way on a device; a CPU is busy with it, so there just before it.
+        `meanwhile` is called once the pass is under way on a device; on a CPU, just before the pass.
         """
         flags = _flags_of(chunks, self.n_heads)
         if not self.is_async:
@@ -184,7 +184,7 @@ class Session(DraftLimits, Snapshots):
         return [drafts[row] for row in rows], [likely[row] for row in rows]
 
     def pass_shape(self, steps: int, rows: int, n_sequences: int) -> tuple[int, int, int]:
-        """What is computed for a round of so many steps of the heads, rows and sequences: devices pad them."""
+        """What is computed for a round of so many head steps, rows and sequences, padding included."""
         computed, session = lib.pymtp_session_n_computed, self._handle.native
         return steps, computed(session, rows, 0), computed(session, n_sequences, 1)
 
@@ -218,7 +218,7 @@ class Session(DraftLimits, Snapshots):
         return list(ends)
 
     def reduce_logits(self, n_max: int, *, also_on_host: bool = False) -> None:
-        """Have later passes find the `n_max` highest logits of a row on the device that computes them. 0: no more.
+        """Have later passes find the `n_max` highest logits of a row on the device that computes them. 0: off.
 
         Samplers that need no more than these fetch no others.
 
@@ -234,7 +234,7 @@ class Session(DraftLimits, Snapshots):
 
     @property
     def draft_logits(self) -> Logits:
-        """Logits of the last `draft`: (chunks, n_vocab), -inf for tokens that drafts cannot be. A copy."""
+        """Logits of the last `draft`: (chunks, n_vocab), -inf for tokens that cannot be drafted. A copy."""
         return self._widen(_fetch_logits(self._handle, of_draft=True))
 
     def rows(self) -> list[LogitsRow]:
@@ -269,7 +269,7 @@ class Session(DraftLimits, Snapshots):
         check(lib.pymtp_session_copy(self._handle.native, source, target))
 
     def discard(self, position: int, n: int, *, sequence: int = 0) -> None:
-        """Drop `n` positions from `position` on; those after them move up, as they were computed (a context shift).
+        """Drop `n` positions from `position` on; later ones take their place, as they were computed (a context shift).
 
         Raises PymtpError where the model's memory cannot move positions.
         """

@@ -46,7 +46,7 @@ _OTHER_KINDS = {
 class Image:
     """An image for a prompt: a file (JPEG, PNG, BMP, GIF), or its bytes.
 
-    Raises InvalidParameter if it is of another kind, damaged, longer than 64 MiB or of more than 64 million pixels.
+    Raises InvalidParameter if it is of another kind, damaged, longer than 64 MiB or of more than 64 Mi pixels.
     """
 
     def __init__(self, source: StrPath | bytes) -> None:

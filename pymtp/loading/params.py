@@ -26,46 +26,46 @@ class ModelParams:
     """How the weights of a model are loaded, and where they go. Names and meanings are those of llama.cpp."""
 
     n_gpu_layers: int = -1
-    """Layers on the GPUs, if there are any, counted from the last one; -1: as many as have room, -2: all."""
+    """Layers on the GPUs, if there are any, counted from the last one; -1: as many as fit, -2: all."""
     device: Sequence[str] | None = None
     """Names of the devices that take layers, see pymtp.devices(); (): the CPU alone; None: all GPUs."""
     rpc: Sequence[str] = ()
     """RPC servers, host:port, whose devices take layers too; they come before the GPUs of this machine."""
     split_mode: SplitMode = "layer"
-    """Among several devices: none (one takes all), layer (each takes some), or each a part of every tensor."""
+    """Among several devices: one takes all (none), each some layers (layer) or tensor parts (row, tensor)."""
     tensor_split: Sequence[float] = ()
     """The share of each device, in any unit; (): by their free memory."""
     main_gpu: int = 0
     """With `split_mode` none: the device that takes all, from 0."""
     override_tensor: Sequence[tuple[str, str]] = ()
-    """Regular expressions of tensors' names, and the buffer type that these go to; the first that matches counts."""
+    """Regular expressions for tensor names, each with the buffer type these go to; the first match wins."""
     cpu_moe: bool = False
     """All experts stay on the CPU, those of the MTP heads too."""
     n_cpu_moe: int = 0
-    """The experts of the first layers that stay on the CPU; the heads' are those of the last layers."""
+    """How many first layers keep their experts on the CPU; the heads are the last layers."""
     fit: bool = True
-    """Where nothing above says what goes where: what has no room on the devices stays on the CPU."""
+    """Unless something above says what goes where: what does not fit the devices stays on the CPU."""
     fit_target: Sequence[int] = (1024,)
-    """MiB that stay free on each device; the last number counts for all further ones."""
+    """MiB that stay free on each device; the last applies to all further devices."""
     fit_ctx: int = 4096
-    """Where `n_ctx` is not given either: the smallest context for which more layers have room on the devices."""
+    """If `n_ctx` is not given either: how far the context may shrink for more layers to fit."""
     load_mode: LoadMode = "auto"
     """How the file is read: mapped into memory, locked there, or past the cache of the system (dio)."""
     override_kv: Sequence[tuple[str, int | float | bool | str]] = ()
-    """Keys of the metadata, and values in the place of the file's, of the same types; for the heads too."""
+    """Keys of the metadata, and values in place of the file's, of the same types; for the heads too."""
     lora: Sequence[StrPath | tuple[StrPath, float]] = ()
-    """LoRA adapters, GGUF files, each with its scale or with 1; applied to trunk and heads. See Model.adapters."""
+    """LoRA adapters (GGUF files), each with a scale (default 1); applied to trunk and heads. See Model.adapters."""
     mmproj: StrPath | None = None
     """The projector of a model that takes images, a GGUF file."""
     image_min_tokens: int | None = None
-    """Rows of an image at least, where the projector takes images of any size; None: as the projector's file says."""
+    """Minimum rows of an image, where the projector takes images of any size; None: as the projector's file says."""
     image_max_tokens: int | None = None
     """The most rows of an image; None: as the projector's file says."""
     numa: Numa = "off"
-    """How threads are spread over the nodes of a machine with several memories: over all of them, on the one where the
-    program began, or as numactl says. For the whole process, from the first model on that asks for it."""
+    """How threads are spread over NUMA nodes: over all of them, on the one where the program began, or as numactl says.
+    It holds for the whole process once a model asks for it."""
     chat_template: str | None = None
-    """Jinja in the place of the model's own chat template; "chatml": that one."""
+    """Jinja in place of the model's own chat template; "chatml": llama.cpp's."""
 
     def __post_init__(self) -> None:
         allowed = "a number of layers, -1 for as many as have room, -2 for all"

@@ -56,7 +56,7 @@ class SamplingParams:
     """The fewest tokens that top_p, min_p, typical_p and xtc leave."""
 
     repeat_last_n: int = 64
-    """Last tokens that the three penalties look at; 0: none, -1: all, of the last 131,072."""
+    """Last tokens that the three penalties look at; 0: none, -1: all (at most 131,072)."""
     repeat_penalty: float = 1.0
     """1: off."""
     presence_penalty: float = 0.0
@@ -67,7 +67,7 @@ class SamplingParams:
     dry_base: float = 1.75
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = 64
-    """Last tokens in which DRY looks for repetitions; 0: none, -1: all, of the last 131,072."""
+    """Last tokens in which DRY looks for repetitions; 0: none, -1: all (at most 131,072)."""
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
 
     mirostat: int = 0

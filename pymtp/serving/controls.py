@@ -63,9 +63,9 @@ class ModelSlots:
         self._loop.call(lambda: self._admission.slots.cache.use(files))
 
     def write_files(self) -> None:
-        """Write what slots and memory hold of texts that have ended, and the folder of `keep_files` does not have yet.
+        """Write what slots and memory hold of ended texts to the folder of `keep_files`, unless it is there.
 
-        Texts go on meanwhile. Nothing is said of what cannot be written: it is computed again one day.
+        Generation continues meanwhile. What cannot be written is skipped silently, and computed again later.
         """
         slots = self._admission.slots
         if (files := slots.cache.files) is None:

@@ -73,7 +73,7 @@ class Generation:
 
     @property
     def acceptance(self) -> str:
-        """How drafts are verified, in a word for reports."""
+        """The acceptance method, in one word for reports."""
         sequence = self._request.sequence
         return (sequence.accept if sequence else acceptance_of(self.params)).name
 
@@ -155,7 +155,7 @@ class Generation:
         raise StopAsyncIteration
 
     async def take(self) -> str | None:
-        """Wait for the next update; its text, which may be empty. None once it is over; raises what ended it early."""
+        """Wait for the next update; return its text, maybe empty. None once it is over; raises what ended it early."""
         self._loop.check_thread()
         wakes = self._listen()
         while not self.is_over:

@@ -38,7 +38,7 @@ class GenerationParams:
     stop: tuple[str, ...] = ()
     """The text ends before the first of these."""
     grammar: str | None = None
-    """GBNF that the text has to follow; where the prompt leaves the model thinking, the text after the thinking."""
+    """GBNF that the text has to follow; if the prompt leaves the model thinking, the text after that."""
     json_schema: str | Mapping[str, Any] | None = None
     """A JSON schema that the text has to follow, where a grammar would apply."""
     chat: ChatPrompt | None = None
@@ -52,7 +52,7 @@ class GenerationParams:
     differently where less is computed, so the text can differ where two tokens are nearly tied."""
 
     cache_scope: str = ""
-    """Whose texts reuse what one another left in the cache: those of the same scope, such as a user's or a key's."""
+    """Texts of the same scope, such as a user's or a key's, reuse what one another left in the cache."""
     slot: int | None = None
     """The slot of the model to run in; None: any that is free."""
     n_keep: int | None = None
@@ -64,16 +64,16 @@ class GenerationParams:
     Model.adapters, with their scales. Texts that apply different ones take turns, they are not computed together."""
 
     draft_max: int | Literal["auto"] | None = None
-    """Drafts of a round, at most as many as the model was set up for; auto: as many as pay; None: the model's own."""
+    """Drafts of a round, at most as many as the model was set up for; auto: adapts; None: the model's own."""
     draft_min: int = 0
-    """Fewer drafts than these are not verified; for drafts that are not drawn."""
+    """Fewer drafts than this are not verified; not for drawn drafts."""
     draft_p_min: float = 0.0
     """A round stops drafting at the first position where no token is as likely as this."""
     draft_lookup: Literal["off", "self", "shared"] | None = None
     """Whether drafts may also come from the sequence's own earlier text (self), and from texts that have ended
     (shared), where the model was set up for that and the length is auto; None: all that it was set up for."""
     draft_owner: str = ""
-    """Where texts are shared, whose this one is: it is shared with those of the same owner only."""
+    """Whose text this is: texts are shared (`draft_lookup`) only with those of the same owner."""
     draft_pick: Literal["greedy", "sample", "auto"] = "auto"
     """A draft is the most likely token, or drawn; auto: drawn, which is accepted more often, and with a seed the most
     likely one, so that the text is that of plain decoding."""

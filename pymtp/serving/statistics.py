@@ -23,7 +23,7 @@ class Stats:
     """Counts and times (seconds) of one generation, or of several together.
 
     Times are those of the passes, not of what the caller does between them.
-    A round is one verify pass of the target, also when it verified no drafts.
+    A round is one verify pass of the target, even if it verified no drafts.
     """
 
     prompt_tokens: int = 0
@@ -133,7 +133,7 @@ class Stats:
 
     @property
     def rounds_per_length(self) -> dict[int, int]:
-        """Rounds by the drafts that they verified."""
+        """Rounds by number of drafts verified."""
         found = Counter[int]()
         for (drafted, _), n in self._counts():
             found[drafted] += n

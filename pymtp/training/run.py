@@ -31,7 +31,7 @@ class TrainParams:
     init: Path | None = None
     """A head of this form to begin with; None: the trunk's last layer."""
     minutes: float = 30
-    """Time of all of it; at most 0.4 of it is spent on collecting rows."""
+    """Minutes in all, of which at most 40 % go to collecting rows."""
     n_rows: int = 200_000
     """Rows to learn from, a token and a hidden state each. They are kept on disk."""
     n_steps: int = 3
