@@ -27,7 +27,7 @@ from .commands import COMMANDS, HEADS
 from .flags import OF_LLAMA_CPP, Values, parse_without_schemas, with_flags
 from .llama_cpp import from_variables, translated
 from .output import DEBUG, CommandError, Output, OutputClosed, print_stderr
-from .table import BASIC, TABLE, flags_of
+from .table import TABLE, flags_of
 from .unknown import answer, first_unknown, values_of_flags
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
@@ -35,6 +35,15 @@ from .unknown import answer, first_unknown, values_of_flags
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
+# fmt: off
+_BASIC = {
+    "model_file", "hf", "n_gpu_layers", "n_threads", "n_ctx", "temperature", "seed", "prompt_text", "prompt_file",
+    "system", "max_tokens", "quiet", "as_json", "color", "draft", "draft_model", "draft_max", "n_prompt", "n_gen",
+    "n_repeat", "prompts", "form", "resume", "host", "port", "n_slots", "aliases",
+    "api_keys", "output", "type", "help",
+}
+# fmt: on
+"""What -h shows; --help shows everything."""
 _LAST = "Output"
 _SHORT = "pymtp.short_help"
 """Key in the context's `meta`: whether the short help is asked for."""
@@ -67,7 +76,7 @@ class _Helps:
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The groups; for -h only what most people need."""
         for title, options in groups(self, ctx):
-            shown = [option for option in options if option.name in BASIC] if ctx.meta.get(_SHORT) else options
+            shown = [option for option in options if option.name in _BASIC] if ctx.meta.get(_SHORT) else options
             if shown:
                 with formatter.section(title):
                     formatter.write_dl(rows(shown, ctx))

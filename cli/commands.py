@@ -75,7 +75,7 @@ COMMANDS = {
     """,
     "doctor": """Print a report on this machine to paste, and check what its devices compute.
 
-    Reads no model but the embedded one, sends nothing, shows no user names. Exit code 1: something is wrong.
+    Reads no model but the embedded one, sends nothing, and shows no user names. Exit code 1: something is wrong.
 
     Examples:
     pymtp doctor

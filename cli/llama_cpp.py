@@ -125,7 +125,7 @@ REFUSED = table("""
 -hft --hf-token: set the environment variable HF_TOKEN
 --spec-draft-hf -hfd -hfrd --hf-repo-draft: download the file, and name it with --draft-model
 --control-vector*: merge it into the model first
---mmproj-offload --no-mmproj-offload: with --gpu-layers 0 the projector runs on the CPU, too
+-mmdev --mmproj-device --*mmproj-offload: the projector is on a GPU, unless -ngl 0 or --device none keeps all off it
 -mmu --mmproj-* --no-mmproj*: use --mmproj FILE
 --audio --video*: models read text and images only
 -mmp: use --load-mode none, mmap, mlock, mmap+mlock or dio

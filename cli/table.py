@@ -27,11 +27,7 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "
 _DRAFT_TYPES = ("f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs")
 _THREADS_MAX = 512  # ggml takes no more
 _ON = ("on", "off", "auto")
-_ON_WORDS = {
-    **dict.fromkeys(("1", "true", "enabled"), "on"),
-    **dict.fromkeys(("0", "false", "disabled"), "off"),
-    "-1": "auto",
-}
+_ON_WORDS = {"1": "on", "true": "on", "enabled": "on", "0": "off", "false": "off", "disabled": "off", "-1": "auto"}
 """llama.cpp's other words for flash attention."""
 
 _GENERATING = "run chat serve"
@@ -74,7 +70,7 @@ TABLE: dict[str, list[Flag]] = {
               "Layers on the GPU, counted from the last one; auto: as many as fit (-1); all: -2.",
               default=-1, on=f"{_GENERATING} inspect"),
         _lists("n_gpu_layers", "-ngl --gpu-layers --n-gpu-layers N|auto|all,...", integers(-1, one=parsers.gpu_layers),
-               "GPU layers; -1: what fits.", default=("-1",)),
+               "Layers on the GPU; auto: as many as fit (-1); all: -2.", default=("-1",)),
         _flag("n_threads", "-t --threads N", integer(1, _THREADS_MAX),
               "CPU threads.  [default: one per physical core]", on=f"{_GENERATING} rpc-server"),
         _lists("n_threads", "-t --threads N,...", integers(1, _THREADS_MAX),
@@ -446,15 +442,7 @@ TABLE: dict[str, list[Flag]] = {
               on=f"{_PLACING} rpc-server doctor {_HEADS}", help="Show tracebacks of errors."),
     ],
 }
-
-BASIC = {
-    "model_file", "hf", "n_gpu_layers", "n_threads", "n_ctx", "temperature", "seed", "prompt_text", "prompt_file",
-    "system", "max_tokens", "quiet", "as_json", "color", "draft", "draft_model", "draft_max", "n_prompt", "n_gen",
-    "n_repeat", "prompts", "form", "resume", "host", "port", "n_slots", "aliases",
-    "api_keys", "output", "type", "help",
-}
 # fmt: on
-"""What -h shows; --help shows everything."""
 
 
 def flags_of(command: str) -> list[Flag]:
