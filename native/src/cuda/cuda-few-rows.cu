@@ -11,6 +11,8 @@
 extern const few_rows_type FEW_ROWS_q8_0, FEW_ROWS_q4_0, FEW_ROWS_q5_0, FEW_ROWS_iq4_nl, FEW_ROWS_mxfp4, FEW_ROWS_q3_K,
     FEW_ROWS_q4_K, FEW_ROWS_q5_K, FEW_ROWS_q6_K, FEW_ROWS_iq4_xs;
 
+static_assert(MANY_ROWS_COLUMNS_MAX == FEW_ROWS_GATHERED_MAX, "an RPC client gathers other products than the device");
+
 static const few_rows_type * few_rows_find(ggml_type type) {
     switch (type) {
         case GGML_TYPE_Q8_0:

@@ -1,12 +1,10 @@
 #include "few-rows-order.h"
 #include "rpc-link.h"
 
-static constexpr int64_t N_ROWS_MAX = 128; // more are computed by other kernels
-
 // as few_rows_stands_alone of cuda-few-rows.cu, but for what only the server's backend knows
 static bool is_product(const ggml_tensor * node) {
     if (node->op != GGML_OP_MUL_MAT || !(node->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) ||
-        node->src[1]->ne[1] > N_ROWS_MAX) {
+        node->src[1]->ne[1] > FEW_ROWS_GATHERED_MAX) {
         return false;
     }
     const ggml_tensor *         weights = node->src[0]->view_src ? node->src[0]->view_src : node->src[0];
