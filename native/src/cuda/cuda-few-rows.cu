@@ -145,8 +145,9 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
     few_rows_find(src0->type)->launch(p, few_rows_current_device(), ctx.stream());
 }
 
-bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
-                        const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst) {
+bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
+                               const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
+                               ggml_tensor * dst) {
     const few_rows_type * type   = few_rows_find(src0->type);
     const auto            device = few_rows_current_device();
     const int             n_rows = (int) src1->ne[1];

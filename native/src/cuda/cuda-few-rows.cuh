@@ -6,6 +6,9 @@
 // and each is unpacked once.
 // On GPUs from Turing on; how much shared memory they have decides how many rows a thread block takes.
 //
+// Kernels and files have three names: few rows, 1 to 8 (or each token of a product with experts); more rows, 5 to 16, of
+// bytes on tensor cores; many rows, 17 to 512, of halves there. Where two are possible, see more_rows_takes.
+//
 // Up to 16 rows: a row's results do not depend, bit for bit, on the rows next to it. More are multiplied as halves
 // (cuda-many-rows-kernel.cuh), and give other last bits.
 
@@ -23,8 +26,9 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
 
 // The same for more rows, which come in another form, that tensor cores take, and are quantized here unless the
 // norm before has done it. false: they are fewer.
-bool mtp_cuda_more_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
-                        const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst);
+bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
+                               const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
+                               ggml_tensor * dst);
 
 // Moves products of the same activations and type of weights together, where the graph has other nodes between them, as
 // those that make queries, keys and values have; and the storing of keys to their rotation, with which llama.cpp fuses it.

@@ -4,7 +4,7 @@
 
 #include "common.cuh"
 #include "cuda-many-rows-products.cuh"
-//
+// the kernel after what it uses and does not include: tests have an emulation in its place
 #include "cuda-many-rows-kernel.cuh"
 
 template <class T, int NT, bool GATE>

@@ -4,7 +4,7 @@
 
 #include "common.cuh"
 #include "cuda-tensor-cores.cuh"
-//
+// the kernel after what it uses and does not include: tests have an emulation in its place
 #include "cuda-more-rows-kernel.cuh"
 
 // whether shared memory does for this number of columns
