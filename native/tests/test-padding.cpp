@@ -1,5 +1,4 @@
 #include "check.h"
-#include "mtp-graph-edit.h"
 #include "mtp-padding.h"
 
 #include <algorithm>

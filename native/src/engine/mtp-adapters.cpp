@@ -1,6 +1,6 @@
 #include "mtp-adapters.h"
 
-#include "mtp-graph-edit.h"
+#include "mtp-graph-check.h"
 
 #include <cmath>
 #include <cstdio>

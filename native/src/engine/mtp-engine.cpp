@@ -1,7 +1,7 @@
 #include "mtp-engine.h"
 
 #include "llama-model.h"
-#include "mtp-graph-edit.h"
+#include "mtp-graph-check.h"
 #include "mtp-memory.h"
 
 #include <algorithm>

@@ -1,6 +1,4 @@
-#include "ggml-backend.h"
-#include "ggml.h"
-#include "mtp-graph-edit.h"
+#include "mtp-graph-check.h"
 
 #include <algorithm>
 #include <cstring>

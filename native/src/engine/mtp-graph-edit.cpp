@@ -1,6 +1,7 @@
 #include "mtp-graph-edit.h"
 
 #include "mtp-remote.h"
+#include "mtp-ubatch.h"
 
 #include <algorithm>
 

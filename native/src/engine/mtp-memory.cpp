@@ -12,7 +12,7 @@
 #include "llama-memory-hybrid-iswa.h"
 #include "llama-memory-hybrid.h"
 #include "llama-model.h"
-#include "mtp-graph-edit.h"
+#include "mtp-graph-check.h"
 #include "pymtp.h"
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 #include "mtp-padding.h"
 
 #include "mtp-engine.h"
-#include "mtp-graph-edit.h"
 #include "mtp-memory.h"
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 #include "mtp-plan.h"
 
 #include "llama-model.h"
-#include "mtp-graph-edit.h"
 #include "mtp-memory.h"
 #include "mtp-padding.h"
 

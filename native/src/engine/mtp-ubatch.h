@@ -15,6 +15,10 @@ struct mtp_row {
     bool         output; // compute logits
 };
 
+// Rows of a pass of which each is computed as it is in a pass of its own (mtp_graph_mark_single_rows): larger passes keep
+// llama.cpp's kernels for many rows where devices compute.
+static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 512;
+
 // n_stream: streams of the cache. With more than one, the rows are equally many of each sequence, whose streams are
 // side by side in the order of the rows.
 llama_ubatch mtp_ubatch_make(const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream);
