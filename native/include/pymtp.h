@@ -252,8 +252,7 @@ int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_row
 // emitted is not limited. To the n_tokens ids in token; NULL: to the first n_tokens. Without rows as a view of the
 // matrix (rounded up to a multiple of 32), which needs token = NULL. Else rows[h] are those of head h's matrix, one after
 // another, [n_tokens, row_bytes[h]], of which a copy is kept in addition to the model's; PYMTP_INVALID where the matrix
-// has rows of another length, and for an id that is listed twice. type -1: that of the head's matrix; another ggml_type:
-// that of the rows.
+// has rows of another length, and for an id that is listed twice. type: that of the rows; -1: that of the head's matrix.
 // to -1: the rows stay as they are; another ggml_type: they are converted to it, PYMTP_INVALID for types that need
 // calibration data, whose blocks do not fit a row, or that numbers cannot be converted to.
 // n_tokens = n_vocab without ids and rows ends the limit.

@@ -95,7 +95,7 @@ void * pymtp_add_handle(std::shared_ptr<void> object, const void * kind);
 // nullptr for what is no handle of this kind
 std::shared_ptr<pymtp_place> pymtp_find_handle(const void * handle, const void * kind);
 
-// An object for the length of a call. Throws pymtp_refused if the handle is invalid.
+// An object for the length of a call. Throws pymtp_failure if the handle is invalid.
 template <typename T> class pymtp_hold {
   public:
     explicit pymtp_hold(const T * handle) : place(pymtp_find_handle(handle, &T::what)) {

@@ -151,7 +151,7 @@ mtp_padder::mtp_padder(llama_context & ctx, mtp_engine & mtp, const params & par
             mtp.pad_drafts();
         }
     } else if (is_many && mtp_memory_is_plain(memory)) {
-        // streams of their own: the same reason
+        // streams of their own, on a device or where it is asked for
         how = is_wanted ? MTP_PADDING_EQUAL : MTP_PADDING_NONE;
     } else if (is_many && mtp_memory_is_hybrid(memory)) {
         // one pass in the place of several, each of which reads all weights

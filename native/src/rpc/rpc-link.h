@@ -23,7 +23,7 @@ struct mtp_rpc_error : std::runtime_error {
 
 struct mtp_rpc_build {
     char     id[MTP_RPC_TEXT_MAX]; // what the server was built from, as pymtp_abi_id
-    uint32_t n_devices;
+    uint32_t n_devices;            // nobody reads it: an answer of another size is none, for clients of other builds
 };
 
 struct mtp_rpc_device {
