@@ -83,7 +83,6 @@ int32_t pymtp_grammar_check(const char * grammar) {
 
 static void accept(pymtp_sampler & sampler, int32_t token) {
     pymtp_need_tokens(&token, 1, sampler.n_vocab);
-    sampler.forget();
     if (!sampler.accept(token)) {
         refuse_by_grammar(token);
     }
@@ -174,6 +173,7 @@ int32_t pymtp_sampler_sample(pymtp_sampler * sampler, const pymtp_logits * logit
         auto at = pymtp_need(logits, "the logits");
         for (; n < n_rows && (n == 0 || token[n - 1] == draft[n - 1]); ++n) {
             with_row(self, at, [&](const sampler_row & row) { token[n] = self.sample(row); });
+            self.forget();
             accept(self, token[n]);
             ++at.row;
             at.logits += at.session ? 0 : at.n_logits;

@@ -118,8 +118,8 @@ void pymtp_sampler::apply_draft(const sampler_row & row) {
     set_result(left.data, left.size);
 }
 
-void pymtp_sampler::apply_finite(const sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter) {
-    if (!chain.apply(row, memory_now(), xtc_rng, filter)) {
+void pymtp_sampler::apply_finite(const sampler_row & row, std::mt19937 & row_rng, const sampler_filter & filter) {
+    if (!chain.apply(row, memory_now(), row_rng, filter)) {
         throw sampler_not_finite();
     }
     if (chain.is_blocked()) {
@@ -129,9 +129,9 @@ void pymtp_sampler::apply_finite(const sampler_row & row, std::mt19937 & xtc_rng
 
 // With a grammar, as sample() draws: a token that is refused is drawn again, among those that are not.
 void pymtp_sampler::apply_target(const sampler_row & row) {
-    auto &     xtc_rng = xtc_rng_of_row();
+    auto &     row_rng = xtc_rng_of_row();
     const auto filter  = rules_now().all();
-    apply_finite(row, xtc_rng, rules_now().closing());
+    apply_finite(row, row_rng, rules_now().closing());
 
     auto & left = chain.left();
     set_result(left.data, left.size);
@@ -144,7 +144,7 @@ void pymtp_sampler::apply_target(const sampler_row & row) {
     }
 
     mixed.assign(left.data, std::remove_if(left.data, left.data + left.size, sampler_cannot_be));
-    apply_finite(row, xtc_rng, filter);
+    apply_finite(row, row_rng, filter);
     for (size_t i = 0; i < left.size; ++i) {
         const auto & one  = left.data[i];
         const float  p    = one.p * (1.0 - sum);
@@ -159,9 +159,9 @@ void pymtp_sampler::apply_target(const sampler_row & row) {
 }
 
 llama_token pymtp_sampler::sample(const sampler_row & row) {
-    auto &     xtc_rng = xtc_rng_of_row();
+    auto &     row_rng = xtc_rng_of_row();
     const auto pick    = [&](const sampler_filter & filter) {
-        apply_finite(row, xtc_rng, filter);
+        apply_finite(row, row_rng, filter);
         const auto & left = chain.left();
         set_result(left.data, left.size);
         return left.data[chain.is_drawn() ? sampler_draw(left, rng) : left.selected].id;

@@ -86,6 +86,6 @@ struct pymtp_sampler {
     llama_sampler * memory_now() const { return n_assumed > 0 ? memory_ahead.get() : memory.get(); }
 
     std::mt19937 & xtc_rng_of_row();
-    void           apply_finite(const sampler_row & row, std::mt19937 & xtc_rng, const sampler_filter & filter);
+    void           apply_finite(const sampler_row & row, std::mt19937 & row_rng, const sampler_filter & filter);
     void           set_result(const llama_token_data * data, size_t n);
 };
