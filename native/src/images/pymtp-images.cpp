@@ -66,8 +66,8 @@ struct pymtp_media {
 static constexpr int32_t N_PARTS_MAX = 1 << 16;
 
 // a projector has one scheduler
-static std::recursive_mutex & encoding() {
-    static std::recursive_mutex & mutex = *new std::recursive_mutex;
+static std::mutex & encoding() {
+    static std::mutex & mutex = *new std::mutex;
     return mutex;
 }
 
@@ -123,8 +123,8 @@ int32_t pymtp_projector_load(const llama_model * model, const char * path, const
         native.image_min_tokens = asked.n_rows_min;
         native.image_max_tokens = asked.n_rows_max;
 
-        const std::lock_guard<std::recursive_mutex> lock(encoding());
-        const pymtp_catch_asserts                   asserts;
+        const std::lock_guard<std::mutex> lock(encoding());
+        const pymtp_catch_asserts         asserts;
 
         follow_log();
         pymtp_log_take();
@@ -251,7 +251,7 @@ int32_t pymtp_media_encode(const pymtp_media * media, int32_t i, int32_t n_rows,
         pymtp_refuse_if(n_rows != (int32_t) mtmd_input_chunk_get_n_tokens(&image) || n_embd < 1,
                         "chunk %d has %zu rows, not %d", i, mtmd_input_chunk_get_n_tokens(&image), n_rows);
         pymtp_need(embd, "the rows");
-        const std::lock_guard<std::recursive_mutex> lock(encoding());
+        const std::lock_guard<std::mutex> lock(encoding());
         std::copy_n(encode(self, image), (size_t) n_rows * n_embd, embd);
     });
 }
@@ -302,7 +302,7 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
 
         self.padder->drop();
 
-        const std::lock_guard<std::recursive_mutex> lock(encoding());
+        const std::lock_guard<std::mutex> lock(encoding());
 
         try {
             pymtp_run_pass(self, { { 0, pos, seq, false } }, [&] {
