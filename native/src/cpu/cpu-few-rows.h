@@ -1,8 +1,8 @@
 #pragma once
 
-// Products of quantized weights, F16 and BF16 with rows of activations: few, as verify passes and drafts have them, or a prompt's.
-// llama.cpp unpacks weights again for each of few rows, and its kernels for several rows of Q8_0 wait for the weights of
-// several matrix rows at once; these read the weights in order, and unpack them once for 8 rows.
+// Products of quantized weights, F16 and BF16 with rows of activations: few, as verify passes and drafts have them, or a
+// prompt's. llama.cpp unpacks weights again for each of few rows, and its kernels for several rows of Q8_0 wait for the
+// weights of several matrix rows at once; these read the weights in order, and unpack them once for 8 rows.
 //
 // The results are bit for bit what the CPU backend computes row by row, or for F16 and BF16 what it computes many at once.
 

@@ -363,8 +363,9 @@ static FEW_ROWS_FUNCTION void few_rows_go_down(few_rows_stream<T, GATE> &       
     }
 }
 
-// n_block_rows of a matrix, one thread block after the other, with N columns. With experts blockIdx.y is one of all (token, place): the
-// first, N-th, ... of those with the same expert takes N of them at once, the others have nothing to do.
+// n_block_rows of a matrix, one thread block after the other, with N columns. With experts blockIdx.y is one of all
+// (token, place): the first, N-th, ... of those with the same expert takes N of them at once, the others have nothing to
+// do.
 template <class T, int N, bool GATE>
 FEW_ROWS_LAUNCH_BOUNDS(FEW_ROWS_WARPS * FEW_ROWS_LANES, few_rows_resident(N))
 static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {

@@ -2,8 +2,9 @@
 
 #include <cmath>
 
-// The block that most families have, with the norms that the file has: Ling 2.0, Ring 2.0, ERNIE 4.5, EXAONE-4.5, K-EXAONE
-// and GLM-OCR; it is also pymtp's own form, for any trunk. In a model with a sliding window, layers with it rotate, and those without do not.
+// The block that most families have, with the norms that the file has: Ling 2.0, Ring 2.0, ERNIE 4.5, EXAONE-4.5,
+// K-EXAONE and GLM-OCR; it is also pymtp's own form, for any trunk. In a model with a sliding window, layers with it
+// rotate, and those without do not.
 class head_graph_of_block : public head_graph {
   public:
     head_graph_of_block(const llama_model & model, const llm_graph_params & params) : head_graph(model, params) {

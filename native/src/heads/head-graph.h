@@ -1,8 +1,9 @@
 #pragma once
 
 // Graphs of MTP heads that llama.cpp has none for: what joins token and hidden state, and what comes after the block, is
-// here; so is the block that most have (head-block.cpp), other blocks are in one file an architecture. They take the place of what llama.cpp calls graph_mtp, so the engine
-// and a context of llama.cpp's own type MTP run them alike. Knows models; not the engine, which includes this folder.
+// here; so is the block that most have (head-block.cpp), other blocks are in one file an architecture. They take the
+// place of what llama.cpp calls graph_mtp, so the engine and a context of llama.cpp's own type MTP run them alike. Knows
+// models; not the engine, which includes this folder.
 
 #include "llama-graph.h"
 #include "llama-model.h"
