@@ -122,6 +122,18 @@ def test_the_token_embedding_goes_to_a_device_that_has_room(
     assert [pattern for pattern, _ in found] == ([r"^token_embd\.weight$"] if moves else [])
 
 
+def test_an_assistant_is_no_layer_that_has_to_go_to_the_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a model's layers and its output: the token embedding goes with them."""
+    model = target.LoadTarget(ModelParams(device=()), replace(model_facts(path), has_assistant=True))
+    monkeypatch.setattr(target, "_embedding_on", lambda device, info: (("moved", device),))
+    device = devices.host_device()
+    model._taking, model.spots = [device], [target._spot(device, is_remote=False)]
+    n = model._info.n_layer
+    assert model._info.n_heads_declared == 1
+    moved = {n_gpu_layers: bool(model.overrides(ModelParams(n_gpu_layers=n_gpu_layers))) for n_gpu_layers in (n, n + 1)}
+    assert moved == {n: False, n + 1: True}
+
+
 def test_a_tied_embedding_is_loaded_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = write_gemma4(tmp_path / "tiny.gguf", tied=True)
     with logged("debug"), Model(path, n_ctx=64, n_threads=1, device=(), load_mode="none"):

@@ -63,7 +63,7 @@ class LoadTarget:
         """Patterns of tensors' names, and the buffer types that these go to."""
         overrides = list(self._given(params))
         n_layers = params.n_gpu_layers
-        takes_all = n_layers < 0 or n_layers > self._info.n_layer + self._info.n_heads_declared
+        takes_all = n_layers < 0 or n_layers > self._info.n_layer_all
         if params.split_mode == "tensor" or overrides or not takes_all:
             return overrides
         owners = layer_owners(params, self._info.n_layer, self._info.n_layer_all, self.spots)
