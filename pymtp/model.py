@@ -22,8 +22,8 @@ from pymtp.drafting.draft_vocab import parse_draft_vocab
 from pymtp.drafting.lookup import EarlierTexts
 from pymtp.drafting.params import DraftParams, StrPath
 from pymtp.engine.context import ContextParams
-from pymtp.engine.cores import n_cores
 from pymtp.engine.session import Session
+from pymtp.engine.threads import threads_of
 from pymtp.errors import Closed, InvalidParameter, UnsupportedModel, require
 from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.model_file import read_model
@@ -126,7 +126,7 @@ class Model:
         params = self.params.model
         if params.mmproj is None:
             return None
-        return Projector(weights.model, self.vocabulary, params, self.params.context.n_threads or n_cores())
+        return Projector(weights.model, self.vocabulary, params, threads_of(self.params.context)[0].n_threads)
 
     def _start(self, weights: Weights, choice: DraftChoice) -> None:
         session, traits = self.session, choice.drafter.traits

@@ -32,6 +32,7 @@ from pymtp.binding.arrays import Logits
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.status import check
 from pymtp.engine.context import ContextParams, native_params
+from pymtp.engine.cores import usable_processors
 from pymtp.engine.session import Chunk, Session
 from pymtp.errors import ContextFull, InvalidParameter, ModelError, PymtpError, UnsupportedModel
 from pymtp.gguf.facts import model_facts
@@ -354,6 +355,21 @@ def attending(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def open_model(files: tuple[Path, Path], **options: Any) -> pymtp.Model:
     return pymtp.Model(files[0], mmproj=files[1], n_ctx=512, n_threads=1, n_gpu_layers=0, **options)
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS binds no threads")
+def test_a_projector_has_the_threads_of_rounds(files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the processors that are named, though the machine may have more."""
+    made: list[int] = []
+
+    def recorded(*args: Any) -> Projector:
+        made.append(args[-1])
+        return Projector(*args)
+
+    monkeypatch.setattr("pymtp.model.Projector", recorded)
+    mask = hex(1 << min(usable_processors()))
+    with pymtp.Model(files[0], mmproj=files[1], n_ctx=64, n_gpu_layers=0, cpu_mask=mask):
+        assert made == [1]
 
 
 def text_of(model: pymtp.Model, images: list[Any], text: str = TEXT, **options: Any) -> str:
