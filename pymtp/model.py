@@ -388,7 +388,7 @@ def _open_session(weights: Weights, params: Params, choice: DraftChoice) -> Sess
     return Session(
         weights.model,
         params.context,
-        n_draft_max=choice.longest_draft(
+        n_draft_max=choice.n_draft_of_session(
             params.drafting, params.context.n_seq_max, has_states=weights.has_recurrent_states
         ),
         uses_heads=choice.uses_heads,

@@ -30,7 +30,7 @@ class DraftChoice(NamedTuple):
     adds_lookup: bool = False
     """Whether lookup drafts as well as the heads."""
 
-    def longest_draft(self, params: DraftParams, n_seq_max: int, *, has_states: bool) -> int:
+    def n_draft_of_session(self, params: DraftParams, n_seq_max: int, *, has_states: bool) -> int:
         """Drafts that a round of each sequence can verify; each needs memory: logits, and recurrent states."""
         if params.draft_max != "auto":
             return self.n_draft_max

@@ -86,7 +86,7 @@ def demand(info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | Non
     context, drafting = params.context, params.drafting
     n_ctx = context_size(context.n_ctx, info.n_ctx_train, context.n_ctx_max) if n_ctx is None else n_ctx
     has_states = any(name.endswith(_STATE_TENSORS) for name in info.tensors)
-    draft_max = choice.longest_draft(drafting, context.n_seq_max, has_states=has_states)
+    draft_max = choice.n_draft_of_session(drafting, context.n_seq_max, has_states=has_states)
     memory = estimate_memory(info, context, n_ctx, draft_max if choice.uses_heads else 0)
     tensors = {
         name: tensor.size_bytes
