@@ -38,9 +38,9 @@ class ModelTraits:
     """Name of the model with its adapters, for errors."""
 
 
-def check_request(params: GenerationParams, model: ModelTraits) -> None:
+def check_request(params: GenerationParams, traits: ModelTraits) -> None:
     """Raise InvalidParameter for what `make_sequence` or its sampler would refuse, before the request waits."""
-    vocabulary, drafter = model.vocabulary, model.drafter
+    vocabulary, drafter = traits.vocabulary, traits.drafter
     if not drafter.allows_drawn and params.draft_pick == "sample":
         raise InvalidParameter("draft_pick", f"greedy or auto where {drafter.name} drafts", value="sample")
     rules = _rules(params, vocabulary, starts_inside=False)
@@ -50,10 +50,10 @@ def check_request(params: GenerationParams, model: ModelTraits) -> None:
 
 
 def make_sequence(
-    prompt: list[int], params: GenerationParams, model: ModelTraits, images: Sequence[PlacedImage] = ()
+    prompt: list[int], params: GenerationParams, traits: ModelTraits, images: Sequence[PlacedImage] = ()
 ) -> TokenSequence:
     """The sequence that continues `prompt`."""
-    vocabulary, drafter, n_draft_max = model.vocabulary, model.drafter, model.n_draft_max
+    vocabulary, drafter, n_draft_max = traits.vocabulary, traits.drafter, traits.n_draft_max
     if params.has_grammar and not drafter.allows_grammar:
         n_draft_max = 0
     if params.draft_lookup == "off" and drafter.only_looks_up:
@@ -82,9 +82,9 @@ def make_sequence(
         prompt,
         sampler,
         stop=eog,
-        n_ctx=model.n_ctx - n_more_cells(images),
+        n_ctx=traits.n_ctx - n_more_cells(images),
         params=params,
-        draft_max=0 if params.draft_note else n_draft,
+        draft_max=0 if params.sampling.stateful_sampler else n_draft,
         adapts=params.draft_max == "auto",
         draws=_draws(params),
         accept=acceptance_of(params, awaits_grammar=sampler.awaits_grammar),

@@ -43,7 +43,7 @@ class Kept(NamedTuple):
     scope: str
     """Whose texts may continue it."""
 
-    def n_common(self, tokens: list[int], scope: str | None) -> int:
+    def n_held(self, tokens: list[int], scope: str | None) -> int:
         """How many of `tokens` it holds for `scope`."""
         return n_common(self.tokens, tokens) if scope == self.scope else 0
 

@@ -42,22 +42,22 @@ class Request:
     Raises what `check_request` raises, ContextFull if the prompt does not fit, InvalidParameter if it is empty.
     """
 
-    def __init__(self, prompt: str | Sequence[int], params: GenerationParams, model: ModelTraits) -> None:
+    def __init__(self, prompt: str | Sequence[int], params: GenerationParams, traits: ModelTraits) -> None:
         self.params = params
         self.cache_scope = params.cache_scope if params.cache_prompt else None
         """Whose tokens of its prompt it reuses, if the cache holds them, and for whom it leaves its own there; None: it
         does neither."""
         self.slot, self.lora = params.slot, params.lora
-        self.prompt: array[int] | None = _tokens(prompt, model)
+        self.prompt: array[int] | None = _tokens(prompt, traits)
         """Token ids, until it runs."""
         self.images = prompt.images if isinstance(prompt, ImagePrompt) else ()
         """Images of the prompt."""
         self.n_prompt = len(self.prompt)
-        _check_images(prompt, model)
-        check_request(params, model)
-        is_loaded = not params.lora or max(params.lora) < model.n_adapters
-        require(is_loaded, "lora", f"scales of adapters that are loaded: {model.n_adapters}", params.lora)
-        self._model = model
+        _check_images(prompt, traits)
+        check_request(params, traits)
+        is_loaded = not params.lora or max(params.lora) < traits.n_adapters
+        require(is_loaded, "lora", f"scales of adapters that are loaded: {traits.n_adapters}", params.lora)
+        self._traits = traits
         self.stats = Stats()
         """Counts and times of the passes so far. Written by the engine's thread."""
         self.sequence: TokenSequence | None = None
@@ -72,11 +72,11 @@ class Request:
     def start(self) -> TokenSequence:
         """The sequence, now that there is a slot for it."""
         assert self.prompt is not None
-        self.sequence = make_sequence(self.prompt.tolist(), self.params, self._model, self.images)
+        self.sequence = make_sequence(self.prompt.tolist(), self.params, self._traits, self.images)
         self.prompt = None
         self.sequence.stats = self.stats
         if self.params.stops:
-            self.sequence.cut = _StopFinder(self.params, self._model.vocabulary)
+            self.sequence.cut = _StopFinder(self.params, self._traits.vocabulary)
         return self.sequence
 
     def report(self, result: ShareResult | None, *, may_wait: bool) -> None:
@@ -89,7 +89,7 @@ class Request:
         tokens, n_accepted, logprobs = (result.tokens, result.n_accepted, result.logprobs) if result else ([], 0, ())
         error = sequence.error
         if isinstance(error, NotFinite):
-            name = self._model.name
+            name = self._traits.name
             error = NotFinite(f"{name} produced NaN or infinite logits: {error}; a file is damaged or a type overflows")
         done = sequence.n_decoded, sequence.n_cached
         update = Update(*done, tokens, n_accepted, logprobs, sequence.finish_reason, error)
@@ -127,30 +127,30 @@ class _StopFinder:
         return None
 
 
-def _tokens(prompt: str | Sequence[int], model: ModelTraits) -> "array[int]":
+def _tokens(prompt: str | Sequence[int], traits: ModelTraits) -> "array[int]":
     if isinstance(prompt, str):
-        tokens = array("i", model.vocabulary.tokenize(prompt))
+        tokens = array("i", traits.vocabulary.tokenize(prompt))
     else:
-        tokens = _token_ids(prompt, model.vocabulary.size)
+        tokens = _token_ids(prompt, traits.vocabulary.size)
     is_unknown = isinstance(prompt, str) and prompt
     require(tokens, "prompt", "of characters that the vocabulary has" if is_unknown else "at least one token long")
-    if len(tokens) >= model.n_ctx:
+    if len(tokens) >= traits.n_ctx:
         raise ContextFull(
-            f"the prompt has {len(tokens)} tokens, the context only {model.n_ctx}: "
+            f"the prompt has {len(tokens)} tokens, the context only {traits.n_ctx}: "
             "shorten it or raise the context size (n_ctx, -c)"
         )
     return tokens
 
 
-def _check_images(prompt: str | Sequence[int], model: ModelTraits) -> None:
+def _check_images(prompt: str | Sequence[int], traits: ModelTraits) -> None:
     if not isinstance(prompt, ImagePrompt):
         return
     continues = not prompt.images or prompt.images[-1].end < len(prompt)
     require(continues, "prompt", "a text that continues after its last image")
-    if prompt.n_cells >= model.n_ctx:
+    if prompt.n_cells >= traits.n_ctx:
         raise ContextFull(
             f"the prompt takes {prompt.n_cells} cells, those of its images included, the context has only "
-            f"{model.n_ctx}: use smaller images (image_max_tokens), or raise the context size (n_ctx, -c)"
+            f"{traits.n_ctx}: use smaller images (image_max_tokens), or raise the context size (n_ctx, -c)"
         )
 
 

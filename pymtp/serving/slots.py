@@ -51,7 +51,7 @@ class Slots:
             return slot
         empty = [slot for slot in self._free if slot not in self._kept]
         slot = empty[-1] if empty else self._free[0]
-        n_held = {slot: kept.n_common(tokens, scope) for slot, kept in reversed(self._kept.items())}
+        n_held = {slot: kept.n_held(tokens, scope) for slot, kept in reversed(self._kept.items())}
         if any(n_held.values()):
             best = max(n_held, key=n_held.__getitem__)
             if n_held[best] >= GOOD_PART * len(self._kept[best].tokens):
@@ -65,7 +65,7 @@ class Slots:
         Numbers below 0 are positions of images.
         """
         kept = self._kept.pop(slot, NOTHING)
-        n = kept.n_common(tokens, scope)
+        n = kept.n_held(tokens, scope)
         if n < len(kept.tokens):
             self._save(slot, kept)
         if scope is not None and (found := self.cache.find(tokens, scope, n)):
