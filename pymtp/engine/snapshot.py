@@ -18,6 +18,8 @@ from pymtp.errors import StateError, require
 from pymtp.text.files import read_record
 
 _MAGIC = b"pymtp-state "
+HEAD_BYTES = 4096
+"""Of a saved sequence: its header ends before."""
 
 
 class DamagedState(StateError):
@@ -68,7 +70,7 @@ class Snapshots:
         self.restore(read(path))
 
     def can_restore(self, head: bytes) -> bool:
-        """Whether a saved sequence that begins with these 4096 bytes is of this model and version."""
+        """Whether a saved sequence that begins with these bytes (HEAD_BYTES) is of this model and version."""
         try:
             _header(head, engine=abi_id(), model=self._state_id)
         except StateError:
@@ -103,7 +105,7 @@ def pack(payload: bytes | memoryview, *, engine: str, model: str) -> bytes:
 
 def unpack(data: bytes, *, engine: str, model: str) -> memoryview:
     """The engine's bytes. Raises StateError if they are damaged (DamagedState), or of another version or model."""
-    head, saved = _header(data[:4096], engine=engine, model=model)
+    head, saved = _header(data[:HEAD_BYTES], engine=engine, model=model)
     payload = memoryview(data)[len(head) + 1 :]
     if len(payload) != saved["n_bytes"]:
         raise DamagedState(f"the saved state is truncated: {len(payload)} of {saved['n_bytes']} bytes; save it again")

@@ -88,7 +88,7 @@ class PrefixFiles:
         for path, _ in self._by_use():
             with suppress(OSError, msgspec.MsgspecError), path.open("rb") as file:
                 head = msgspec.json.decode(file.readline(_HEAD_MAX), type=Kept)
-                if self._fits(file.read(4096)):
+                if self._fits(file.read(snapshot.HEAD_BYTES)):
                     yield path, head
 
     def write(self, tokens: list[int], scope: str, data: bytes) -> Path | None:
@@ -96,7 +96,7 @@ class PrefixFiles:
         head = msgspec.json.encode(Kept(tokens, scope)) + b"\n"
         if len(tokens) < N_TOKENS_MIN or len(head) + len(data) > self._n_bytes_max:
             return None
-        name = hashlib.sha256(head + data[:4096]).hexdigest()[:32]  # with the model's
+        name = hashlib.sha256(head + data[: snapshot.HEAD_BYTES]).hexdigest()[:32]  # with the model's
         path = self._folder / f"{name}{_SUFFIX}"
         try:
             snapshot.write(path, head + data)
