@@ -18,12 +18,12 @@ from pymtp.chat.parser import ChatMessage
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.errors import ContextFull, InvalidParameter, require
 from pymtp.loading.images import Image, ImagePrompt, PlacedImage, fit_together, load_images, n_more_cells
-from pymtp.loading.params import StrPath
 from pymtp.model import Model
 from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.params import GenerationParams, with_options
 from pymtp.serving.sequence import FinishReason
 from pymtp.serving.statistics import Stats
+from pymtp.text.files import StrPath
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

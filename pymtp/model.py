@@ -20,7 +20,7 @@ from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.choice import DraftChoice, choose_drafter, without_rollback, without_runnable_heads
 from pymtp.drafting.draft_vocab import parse_draft_vocab
 from pymtp.drafting.lookup import EarlierTexts
-from pymtp.drafting.params import DraftParams, StrPath
+from pymtp.drafting.params import DraftParams
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
 from pymtp.engine.threads import threads_of
@@ -46,6 +46,7 @@ from pymtp.serving.params import GenerationParams, with_options
 from pymtp.serving.request import Request
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.statistics import Stats
+from pymtp.text.files import StrPath
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -5,11 +5,12 @@ from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from pymtp.drafting.interface import Drafter
-from pymtp.drafting.params import DraftParams, HeadType, StrPath
+from pymtp.drafting.params import DraftParams, HeadType
 from pymtp.engine.context import ContextParams
 from pymtp.errors import require
 from pymtp.loading.params import LoadMode, ModelParams, Numa, SplitMode
 from pymtp.serving.params import check_names
+from pymtp.text.files import StrPath
 
 
 class ModelOptions(TypedDict, total=False):

@@ -9,11 +9,12 @@ from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.interface import Drafter, NoDrafter
 from pymtp.drafting.lookup import EarlierTexts, LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.params import DraftParams, StrPath
+from pymtp.drafting.params import DraftParams
 from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.errors import UnsupportedModel
 from pymtp.gguf.facts import GgufInfo, find_draft_model, model_facts
 from pymtp.gguf.model_file import read_model
+from pymtp.text.files import StrPath
 
 if TYPE_CHECKING:
     from pymtp.engine.session import Session

@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 from pymtp.drafting.interface import Drafter
 from pymtp.errors import require
+from pymtp.text.files import StrPath
 
-StrPath = str | os.PathLike[str]
 HeadType = Literal["f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs"]
 HEAD_TYPES: tuple[str, ...] = get_args(HeadType)
 N_DRAFT_MAX = 32

@@ -18,9 +18,9 @@ from pymtp.errors import InvalidParameter, ModelError, require
 from pymtp.gguf.header import ArrayLength, Shard, read_numbers
 from pymtp.gguf.shards import read_single
 from pymtp.gguf.weights import fingerprint
-from pymtp.loading.params import ModelParams, StrPath
+from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
-from pymtp.text.files import read_record
+from pymtp.text.files import StrPath, read_record
 
 IMAGE_MARKER = "<__media__>"
 """Stands for an image in a prompt's text, as in llama.cpp."""

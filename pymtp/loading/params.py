@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from pymtp.errors import InvalidParameter, require
+from pymtp.text.files import StrPath
 
 ADAPTER_SCALE_MAX = 100.0
 """The greatest scale of a LoRA adapter: far above what is useful, and far below what makes values infinite."""
@@ -15,7 +16,6 @@ ADAPTER_SCALE_MAX = 100.0
 IMAGE_ROWS_MAX = 1 << 16
 """The most rows of embeddings that an image may get."""
 
-StrPath = str | os.PathLike[str]
 SplitMode = Literal["none", "layer", "row", "tensor"]
 Numa = Literal["off", "distribute", "isolate", "numactl"]
 LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]

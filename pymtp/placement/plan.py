@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pymtp.drafting.choice import DraftChoice, choose_drafter
-from pymtp.drafting.params import StrPath
 from pymtp.errors import InvalidParameter
 from pymtp.gguf.facts import GgufInfo, context_size
 from pymtp.gguf.model_file import read_model
@@ -17,6 +16,7 @@ from pymtp.placement.devices import host_free_bytes
 from pymtp.placement.fit import fit, fit_context, is_open
 from pymtp.placement.places import Place
 from pymtp.placement.target import LoadTarget
+from pymtp.text.files import StrPath
 
 _SMALL_BYTES = 1 << 28
 """Of caches that have room anywhere: to ask the host takes as long as to load a small model."""

@@ -17,7 +17,7 @@ from pymtp.serving.params import GenerationParams
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pymtp.drafting.params import StrPath
+    from pymtp.text.files import StrPath
 
 
 class Completions:

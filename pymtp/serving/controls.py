@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pymtp.drafting.params import StrPath
 from pymtp.engine.session import Session
 from pymtp.errors import InvalidParameter
 from pymtp.loading.adapters import LoraAdapter
@@ -18,6 +17,7 @@ from pymtp.serving.admission import Admission
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.params import GenerationParams, with_options
 from pymtp.serving.prefix_cache import PrefixFiles
+from pymtp.text.files import StrPath
 
 
 class ModelSlots:

@@ -12,16 +12,18 @@ from typing import BinaryIO
 
 from pymtp.errors import InvalidParameter, require
 
+StrPath = str | os.PathLike[str]
+
 BYTES_MAX = 64 << 20
 """Of a text that somebody names: prompts, templates, grammars, lists of tokens."""
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
+def read_text(path: StrPath) -> str:
     """The text of a file or a pipe, such as a shell makes of `<(command)`."""
     return _decoded(read_bytes(path), path)
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
+def read_bytes(path: StrPath) -> bytes:
     """The bytes of a file or a pipe: see `read_text`."""
     with open(path, "rb") as file:
         return read_all(file)
@@ -35,7 +37,7 @@ def read_all(file: BinaryIO, n_max: int = BYTES_MAX) -> bytes:
     return data
 
 
-def read_record(path: str | os.PathLike[str], n_max: int | None = None) -> bytes:
+def read_record(path: StrPath, n_max: int | None = None) -> bytes:
     """The bytes of a regular file, at most `n_max`. What else lies in its place is refused, and never waited for."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -45,7 +47,7 @@ def read_record(path: str | os.PathLike[str], n_max: int | None = None) -> bytes
         return file.read() if n_max is None else read_all(file, n_max)
 
 
-def read_text_record(path: str | os.PathLike[str]) -> str:
+def read_text_record(path: StrPath) -> str:
     """The text of a regular file: see `read_record`."""
     return _decoded(read_record(path), path)
 
@@ -68,7 +70,7 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _decoded(data: bytes, path: str | os.PathLike[str]) -> str:
+def _decoded(data: bytes, path: StrPath) -> str:
     """As text files are read: all ends of lines are the same."""
     try:
         return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
