@@ -13,9 +13,10 @@ from typing import Any
 
 import typer
 
+from pymtp.errors import INT_MAX
+
 from .text import decoded
 
-MAX_INT = 2**31 - 1
 _ITEM = re.compile(r"(?P<first>\d+)-(?P<last>\d+)((?P<how>[+*])(?P<step>\d+))?")
 _MAX_ITEMS = 1000
 
@@ -41,7 +42,7 @@ class OneOf:
         return text
 
 
-def integer(least: int, most: int = MAX_INT, *words: str) -> Parser:
+def integer(least: int, most: int = INT_MAX, *words: str) -> Parser:
     """A parser of integers in a range, and of some words."""
 
     def parse(text: str) -> int | str:
@@ -87,7 +88,7 @@ def text(value: str) -> str:
 def gpu_layers(text: str) -> int:
     """A number of layers, or as in llama.cpp: auto (-1) for as many as have room, all (below -1) for all of them."""
     words = {"auto": -1, "all": -2}
-    value = integer(-MAX_INT, MAX_INT, *words)(text)
+    value = integer(-INT_MAX, INT_MAX, *words)(text)
     return words[text] if text in words else max(int(value), -2)
 
 
@@ -180,7 +181,7 @@ def each(occurrences: Iterable[Iterable[Any]]) -> list[Any]:
     return list(dict.fromkeys(value for values in occurrences for value in values))
 
 
-def integers(least: int, most: int = MAX_INT, *words: str, one: Parser | None = None) -> Parser:
+def integers(least: int, most: int = INT_MAX, *words: str, one: Parser | None = None) -> Parser:
     """A parser of `1,2`, `1-8`, `0-8+2` (steps of 2) and `128-1024*2` (doubling). `one`: parses each value."""
     one = one or integer(least, most, *words)
 

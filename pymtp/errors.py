@@ -11,6 +11,10 @@ _SHOWN_MAX = 200
 """Characters of a refused value in a message."""
 
 
+INT_MAX, FLOAT_MAX = 2**31 - 1, (2 - 2**-23) * 2.0**127
+"""The largest numbers that the native library takes as parameters, of 32 bits."""
+
+
 class PymtpError(Exception):
     """Base of all of them: `except PymtpError` catches what a caller can act on."""
 

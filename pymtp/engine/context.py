@@ -9,10 +9,9 @@ from typing import Any, Literal
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.types import model_pointer
 from pymtp.engine.threads import MAX_THREADS, threads_of
-from pymtp.errors import InvalidParameter, require
+from pymtp.errors import FLOAT_MAX, INT_MAX, InvalidParameter, require
 from pymtp.gguf.facts import N_CTX_MAX, context_size
 
-MAX_INT = MAX_TOKENS = 2**31 - 1
 MAX_SEQUENCES = 256
 """The most that llama.cpp takes."""
 
@@ -67,11 +66,11 @@ class ContextParams:
 
     def __post_init__(self) -> None:
         for names, least, most in (
-            ("n_ctx n_cells yarn_orig_ctx", 0, MAX_TOKENS),
-            ("n_ctx_max n_batch n_ubatch", 1, MAX_TOKENS),
+            ("n_ctx n_cells yarn_orig_ctx", 0, INT_MAX),
+            ("n_ctx_max n_batch n_ubatch", 1, INT_MAX),
             ("n_seq_max", 1, MAX_SEQUENCES),
             ("n_threads n_threads_batch", 1, MAX_THREADS),
-            ("moe_cache_mib", 0, MAX_INT),
+            ("moe_cache_mib", 0, INT_MAX),
         ):
             for name in names.split():
                 value = getattr(self, name)
@@ -79,7 +78,7 @@ class ContextParams:
                 require(is_number or self._is_left_out(name), name, f"an integer between {least} and {most}", value)
         for name, least in _ROPE_FLOATS.items():
             value = getattr(self, name)
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= _FLOAT_MAX
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= FLOAT_MAX
             require(is_number, name, f"a number from {least:g} on", value)
         for name, choices in _CHOICES.items():
             require(getattr(self, name) in choices, name, "one of " + ", ".join(choices), getattr(self, name))
@@ -123,7 +122,6 @@ _CHOICES = {"rope_scaling": _ROPE_SCALING, "flash_attn": _FLASH_ATTN, "type_k": 
 _YARN_FLOATS = ("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast")
 _ROPE_FLOATS = {"rope_freq_base": 0, "rope_freq_scale": 0, **dict.fromkeys(_YARN_FLOATS, -1)}
 """The least of each."""
-_FLOAT_MAX = 3e38  # of 32 bits
 
 
 def resolved(model: object, params: ContextParams, n_seq_max: int | None) -> ContextParams:
@@ -132,8 +130,8 @@ def resolved(model: object, params: ContextParams, n_seq_max: int | None) -> Con
     require(1 <= n_seq_max <= MAX_SEQUENCES, "n_seq_max", f"between 1 and {MAX_SEQUENCES}", n_seq_max)
     # llama.cpp rounds its cache up: what was asked for is the limit
     n_ctx = context_size(params.n_ctx, lib.llama_model_n_ctx_train(model_pointer(model)), params.n_ctx_max)
-    if n_ctx * n_seq_max > MAX_TOKENS:
-        raise InvalidParameter("n_ctx", f"at most {MAX_TOKENS // n_seq_max} for {n_seq_max} sequences", value=n_ctx)
+    if n_ctx * n_seq_max > INT_MAX:
+        raise InvalidParameter("n_ctx", f"at most {INT_MAX // n_seq_max} for {n_seq_max} sequences", value=n_ctx)
     n_cells = n_ctx if params.n_cells == 0 else params.n_cells
     return replace(params, n_ctx=n_ctx, n_cells=n_cells, n_seq_max=n_seq_max)
 

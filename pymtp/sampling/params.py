@@ -8,16 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pymtp.errors import InvalidParameter, require
+from pymtp.errors import FLOAT_MAX, INT_MAX, InvalidParameter, require
 
 DEFAULT_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
 SAMPLERS = dict(zip((*DEFAULT_SAMPLERS, "infill", "adaptive_p"), "edskypmxtia", strict=True))
 """Every sampler that a chain can have, and llama.cpp's letter for it."""
 
 _ALIASES = {"temp": "temperature", "typical_p": "typ_p", "typical": "typ_p", "nucleus": "top_p"}
-
-_INT_MAX = 2**31 - 1
-_FLOAT_MAX = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ class SamplingParams:
                 value, kind = getattr(self, name), type(getattr(SamplingParams, name))
                 is_number = isinstance(value, (int, float) if kind is float else int)
                 # llama.cpp's floats overflow to infinity above the limit
-                if not (is_number and least <= value <= most and abs(value) <= _FLOAT_MAX):
+                if not (is_number and least <= value <= most and abs(value) <= FLOAT_MAX):
                     raise InvalidParameter(name, allowed, value=value)
         if self.seed is not None and not (isinstance(self.seed, int) and 0 <= self.seed < 2**32):
             raise InvalidParameter("seed", "an integer between 0 and 4294967295", value=self.seed)
@@ -147,13 +144,13 @@ _RANGES: tuple[tuple[str, float, float, str], ...] = (
     ("temperature dynatemp_range dynatemp_exponent dry_multiplier", 0, math.inf, "0 or more"),
     ("top_p min_p typical_p xtc_probability xtc_threshold", 0, 1, "between 0 and 1"),
     ("top_n_sigma presence_penalty frequency_penalty", -math.inf, math.inf, "a finite number"),
-    ("repeat_penalty mirostat_tau mirostat_eta", 1 / _FLOAT_MAX, math.inf, "above 0"),
+    ("repeat_penalty mirostat_tau mirostat_eta", 1 / FLOAT_MAX, math.inf, "above 0"),
     ("dry_base", 1, math.inf, "1 or more"),
     ("adaptive_target", -math.inf, 1, "at most 1 (below 0: off)"),
     ("adaptive_decay", 0, 0.99, "between 0 and 0.99"),
-    ("top_k", 0, _INT_MAX, "an integer, 0 (off) or more"),
-    ("min_keep dry_allowed_length", 0, _INT_MAX, "an integer, 0 or more"),
-    ("repeat_last_n dry_penalty_last_n", -1, _INT_MAX, "an integer, -1 (all tokens), 0 (off) or more"),
+    ("top_k", 0, INT_MAX, "an integer, 0 (off) or more"),
+    ("min_keep dry_allowed_length", 0, INT_MAX, "an integer, 0 or more"),
+    ("repeat_last_n dry_penalty_last_n", -1, INT_MAX, "an integer, -1 (all tokens), 0 (off) or more"),
     ("mirostat", 0, 2, "0 (off), 1 or 2"),
 )
 """Names, least and greatest values, and what to say of others."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from pymtp.acceptance.forced import Forced
 from pymtp.chat.schema import refuse_ignored, schema_grammar
+from pymtp.errors import INT_MAX
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.params import known_samplers
 from pymtp.serving.params import GenerationParams, with_options
@@ -26,7 +27,7 @@ RANDOM_SEED = 2**32 - 1
 _N_DIGITS = 20  # more than the ids of tokens have
 # values beyond these count as the nearest one, as llama-server has it: clients send -1 for "off"
 _CLAMPED = {
-    "top_k": (0, 2**31 - 1),
+    "top_k": (0, INT_MAX),
     "top_p": (0, 1),
     "min_p": (0, 1),
     "xtc_probability": (0, 1),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from pymtp.errors import FLOAT_MAX
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.sampling.logprobs import TokenLogprobs
 from pymtp.serving.params import GenerationParams
@@ -23,7 +24,7 @@ _STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limi
 _MISSING = object()
 BUILD = f"b{__version__}-pymtp"
 """Which pymtp this is. Clients of llama-server expect a build number: b, and digits."""
-LEAST_LOGPROB = -3.4028234663852886e38
+LEAST_LOGPROB = -FLOAT_MAX
 """Stands for minus infinity, which JSON cannot say."""
 
 

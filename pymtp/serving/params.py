@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.schema import grammar_of_schema
-from pymtp.errors import InvalidParameter, require
+from pymtp.errors import INT_MAX, InvalidParameter, require
 from pymtp.loading.params import ADAPTER_SCALE_MAX
 from pymtp.sampling.params import SamplingParams, as_texts, is_text
 from pymtp.sampling.rules import check_grammar
@@ -119,7 +119,7 @@ class GenerationParams:
         require(self.draft_pick in picks, "draft_pick", "greedy, sample or auto", self.draft_pick)
         does_not_draw = self.draft_pick != "sample" or self.accept != "match"
         require(does_not_draw, "draft_pick", f"greedy or auto with accept {self.accept}", self.draft_pick)
-        _check_int("reasoning_budget", self.reasoning_budget, -1, "-1 (any number) to 2147483647", 2**31 - 1)
+        _check_int("reasoning_budget", self.reasoning_budget, -1, f"-1 (any number) to {INT_MAX}", INT_MAX)
         require(isinstance(self.chat, (ChatPrompt, type(None))), "chat", "what Model.render returns", self.chat)
         self._check_grammar()
 
