@@ -15,9 +15,7 @@ from pymtp.errors import ModelError
 from pymtp.gguf.header import Shard, TensorInfo, Value
 from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile, read_model
 from pymtp.gguf.side_files import mismatch, side_files_of
-from pymtp.gguf.types import FILE_TYPES
-
-_SAMPLING = "general.sampling."
+from pymtp.gguf.types import FILE_TYPES, SAMPLING_PREFIX
 
 N_CTX_MAX = 4096
 """Tokens of a context that nobody has asked for."""
@@ -178,7 +176,9 @@ def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
         n_parameters=sum(tensor.n_elements for tensor in tensors),
         size_bytes=sum(shard.size_bytes for shard in shards),
         chat_template=model.text("tokenizer.chat_template"),
-        sampling={key.removeprefix(_SAMPLING): v for key, v in model.metadata.items() if key.startswith(_SAMPLING)},
+        sampling={
+            key.removeprefix(SAMPLING_PREFIX): v for key, v in model.metadata.items() if key.startswith(SAMPLING_PREFIX)
+        },
         model_file=model,
         draft_file=heads,
     )

@@ -44,3 +44,6 @@ _FILE_TYPES = (
 )
 FILE_TYPES = {number: name for number, name in enumerate(_FILE_TYPES.split()) if name != "_"} | {1024: "GUESSED"}
 """Names of `general.file_type`: what most tensors of a file are stored as."""
+
+SAMPLING_PREFIX = "general.sampling."
+"""What keys of recommended sampling begin with."""

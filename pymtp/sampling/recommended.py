@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pymtp.errors import InvalidParameter
+from pymtp.gguf.types import SAMPLING_PREFIX
 from pymtp.sampling.params import SamplingParams, known_samplers
-
-_PREFIX = "general.sampling."
 
 _SAME = ["top_k", "top_p", "min_p", "xtc_probability", "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta"]
 _FIELDS = {"sequence": "samplers", "temp": "temperature", **dict(zip(_SAME, _SAME, strict=True))} | {
@@ -34,7 +33,7 @@ def recommended_sampling(values: Mapping[str, object]) -> dict[str, Any]:
         try:
             SamplingParams(**{field: value})
         except InvalidParameter as error:
-            warnings.warn(f"{_PREFIX}{key} of the GGUF is ignored: {error}", stacklevel=2)
+            warnings.warn(f"{SAMPLING_PREFIX}{key} of the GGUF is ignored: {error}", stacklevel=2)
         else:
             found[field] = value
     return found
@@ -55,5 +54,5 @@ def _samplers(value: object) -> tuple[str, ...]:
     """The samplers of "top_k;temperature"; as in llama.cpp, names that are not known are left out."""
     known, unknown = known_samplers(str(value).lower().split(";"))
     for name in unknown:
-        warnings.warn(f"{_PREFIX}sequence of the GGUF names {name!r}, which is no sampler", stacklevel=3)
+        warnings.warn(f"{SAMPLING_PREFIX}sequence of the GGUF names {name!r}, which is no sampler", stacklevel=3)
     return known
