@@ -16,7 +16,7 @@ import pymtp
 from pymtp.embedded import model_path
 from pymtp.errors import ModelError
 from pymtp.gguf.model_file import read_model
-from pymtp.gguf.passes import Head
+from pymtp.gguf.passes import Head, draft_cost
 from pymtp.inspection import Inspection, SideFile, inspect_model
 from pymtp.loading.params import ModelParams
 from pymtp.sampling.recommended import recommended_sampling
@@ -137,9 +137,8 @@ def _head_rows(found: Inspection) -> list[tuple[str, str]]:
 def _draft_pass(heads: Sequence[Head], trunk_bytes: int) -> str:
     sizes = [head.pass_bytes for head in heads]
     reads = f"reads {' to '.join(map(size_text, sorted({min(sizes), max(sizes)})))} of weights"
-    if not trunk_bytes:
-        return reads
-    return f"{reads}, a trunk pass {size_text(trunk_bytes)} ({sum(sizes) / len(sizes) / trunk_bytes:.0%})"
+    cost = draft_cost(heads, trunk_bytes)
+    return reads if cost is None else f"{reads}, a trunk pass {size_text(trunk_bytes)} ({cost:.0%})"
 
 
 def _head(head: Head) -> str:

@@ -12,7 +12,7 @@ from pymtp.binding.library import ffi, lib, text_of
 from pymtp.errors import PymtpError
 from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.model_file import ModelFile, read_model
-from pymtp.gguf.passes import Head, bytes_by_type, heads_of, trunk_pass_bytes
+from pymtp.gguf.passes import Head, bytes_by_type, draft_cost, heads_of, trunk_pass_bytes
 from pymtp.gguf.side_files import side_files_of
 
 
@@ -52,9 +52,7 @@ class Inspection:
     @property
     def draft_cost(self) -> float | None:
         """Weights that a draft pass reads, as a share of those of a trunk pass; the mean of the heads."""
-        if not self.heads or not self.trunk_pass_bytes:
-            return None
-        return sum(head.pass_bytes for head in self.heads) / len(self.heads) / self.trunk_pass_bytes
+        return draft_cost(self.heads, self.trunk_pass_bytes)
 
 
 def inspect_model(path: str | os.PathLike[str]) -> Inspection:

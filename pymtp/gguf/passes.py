@@ -4,7 +4,7 @@ Reads headers only, never a weight.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,6 +56,11 @@ def trunk_pass_bytes(model: ModelFile) -> int | None:
     outside = [tensor for name, tensor in layers.get(-1, {}).items() if name not in _NOT_READ]
     trunk = [tensor for layer in range(model.n_layer) for tensor in layers.get(layer, {}).values()]
     return _pass_bytes(model, [*trunk * model.n_loops, *outside, *output_of(model)]) if trunk else None
+
+
+def draft_cost(heads: Sequence[Head], trunk_bytes: int) -> float | None:
+    """Weights that a draft pass reads, as a share of those of a trunk pass; the mean of the heads."""
+    return sum(head.pass_bytes for head in heads) / len(heads) / trunk_bytes if heads and trunk_bytes else None
 
 
 def output_of(model: ModelFile) -> list[TensorInfo]:
