@@ -35,7 +35,7 @@ class Metadata:
     def __init__(self, shard: Shard) -> None:
         alignment = shard.metadata.get("general.alignment", 32)
         assert isinstance(alignment, int)  # checked when the shard was read
-        self._alignment = alignment
+        self.alignment = alignment
         with shard.path.open("rb") as file:
             header = file.read(shard.header_bytes)
         spans = {key: span for key, span in shard.spans.items() if not key.startswith("split.")}
@@ -56,13 +56,10 @@ class Metadata:
         for tensor in tensors:
             n_dims = len(tensor.shape)
             parts += [_text(tensor.name), struct.pack(f"<I{n_dims}QIQ", n_dims, *tensor.shape, tensor.type_id, at)]
-            at += self.padded(tensor.size_bytes)
+            at += padded(tensor.size_bytes, self.alignment)
         header = b"".join(parts)
-        return header.ljust(self.padded(len(header)), b"\0"), self.padded(len(header)) + at
-
-    def padded(self, n_bytes: int) -> int:
-        """The first place after `n_bytes` where data of a tensor may begin."""
-        return padded(n_bytes, self._alignment)
+        begin = padded(len(header), self.alignment)
+        return header.ljust(begin, b"\0"), begin + at
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ def write_gguf(target: Path, metadata: Metadata, tensors: Sequence[Tensor], on_w
                         if on_write:
                             on_write(file.tell(), total)
                     assert file.tell() - start == tensor.size_bytes, tensor.name
-                    file.write(bytes(metadata.padded(tensor.size_bytes) - tensor.size_bytes))
+                    file.write(bytes(padded(tensor.size_bytes, metadata.alignment) - tensor.size_bytes))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, target)
