@@ -57,7 +57,7 @@ def _lines(served: ServedModel, stats: Stats, n_cells: int, n_lookup_bytes: int)
         ("requests_processing", "Answers that are being made", n_running),
         ("requests_deferred", "Answers that wait for a slot", served.n_waiting),
         ("kv_cache_usage_ratio", "Part of the cache that is in use", n_cells / model.session.n_cells),
-        ("n_busy_slots_per_decode", "Sequences in a pass", (stats.rounds or 0) / max(passes, 1)),
+        ("n_busy_slots_per_decode", "Sequences in a pass", stats.rounds / max(passes, 1)),
     )
     yield from _values(
         "gauge",

@@ -76,8 +76,6 @@ def params_of(
     if isinstance(defaults.forced, Forced):  # drawn for each request: the same seed, the same answer
         options["forced"] = Forced(defaults.forced.rates, Random(options.get("seed")).random)
     options |= _constraint(fields)
-    if options.get("ignore_eos") and (options.get("grammar") or options.get("json_schema")):
-        raise invalid("Field 'ignore_eos': must be off with a grammar, which ends the text itself")
     return with_options(defaults, options)
 
 
@@ -94,7 +92,7 @@ def _first(*values: Any) -> Any:
 def _constraint(fields: GenerationFields) -> dict[str, Any]:
     """The grammar or schema that the text has to follow."""
     if fields.json_schema is None:
-        return {} if fields.grammar is None else {"grammar": fields.grammar or None, "json_schema": None}
+        return {} if fields.grammar is None else {"grammar": fields.grammar or None}
     if fields.grammar:
         raise invalid("Cannot use both json_schema and grammar")
     made = schema_grammar(fields.json_schema or {"type": "object"})  # an empty one means any object
@@ -102,7 +100,7 @@ def _constraint(fields: GenerationFields) -> dict[str, Any]:
         refuse_ignored("json_schema", made.ignored)
     for what in made.ignored:
         ignore(what)
-    return {"grammar": made.gbnf, "json_schema": None}
+    return {"grammar": made.gbnf}
 
 
 def _biases(value: Sequence[tuple[int | str, Bias]] | Mapping[str, Bias], vocabulary: Vocabulary) -> dict[int, float]:

@@ -14,12 +14,14 @@ HEAD_S = 60.0
 STALLED_S = 120.0
 """How long a client may leave what was sent to it unread. Its request would count as running for as long."""
 
+_TOO_LONG_BODY = (
+    b'{"error":{"code":431,"message":"the headers are longer than %d bytes","type":"request_too_large"}}'
+    % HEAD_BYTES_MAX
+)
 _TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    b'Content-Length: 101\r\n\r\n{"error":{"code":431,"message":"the headers are longer than 65536 '
-    b'bytes","type":"request_too_large"}}'
+    b"Content-Length: %d\r\n\r\n%b" % (len(_TOO_LONG_BODY), _TOO_LONG_BODY)
 )
-
 
 _READ_BY_UVICORN = (b"content-length", b"transfer-encoding", b"connection")
 
