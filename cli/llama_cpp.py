@@ -141,7 +141,7 @@ REFUSED = table("""
 --fim-* --gpt-oss-* --vision-gemma-*: use --hf-repo USER/REPO:QUANT
 --kv-unified-per-slot: see --kv-unified
 """)
-"""Other flags, and what to use instead; "": nothing."""
+"""Other flags, and what to use instead."""
 
 VARIABLES = {
     "--metrics": "LLAMA_ARG_ENDPOINT_METRICS",

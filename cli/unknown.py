@@ -45,7 +45,6 @@ def answer(name: str, others: Mapping[str, Collection[str]]) -> str | None:
     """What to say about the flag `name`; None: what the parser says. `others`: the flags of other commands."""
     having = [f"pymtp {command}" for command, flags in others.items() if name in flags]
     elsewhere = f"; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it" if having else ""
-    hint = found(REFUSED, name)
-    if hint is not None:
-        return f"{name} of llama.cpp is not supported here" + (f": {hint}" if hint else "") + elsewhere
+    if hint := found(REFUSED, name):
+        return f"{name} of llama.cpp is not supported here: {hint}{elsewhere}"
     return f"No such option: {name}{elsewhere}" if elsewhere or not name.startswith("--") else None
