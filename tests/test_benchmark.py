@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pymtp.benchmark import Row, Variant, measure, rows
+from pymtp.benchmark import Row, Variant, measure, rows, tables
 from pymtp.benchmark.experiment import Arm, Experiment, Results, Sample, Subject, Trial, Workload, make_arms, trials
 from pymtp.benchmark.formats import write
 from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_answers, read_texts, synthetic
@@ -278,11 +278,12 @@ def test_output_that_is_not_the_models_says_so(results: Results) -> None:
     assert not any(row.is_valid_text for row in found)
 
 
-def test_columns_that_do_not_fit_go_into_another_table() -> None:
+def test_columns_that_do_not_fit_go_into_another_table(monkeypatch: pytest.MonkeyPatch) -> None:
     table: list[dict[str, Any]] = [{"a": 1, "b": 22, "c": 333, "d": None}, {"a": 2, "b": None, "c": 4, "d": None}]
     columns = [[(name, name, "d") for name in "bc"], [("d", "d", "d")]]
-    assert len(narrow([("a", "a", "d")], columns, table, width=100)) == 1
-    first, second = narrow([("a", "a", "d")], columns, table, width=12)
+    assert len(narrow([("a", "a", "d")], columns, table)) == 1
+    monkeypatch.setattr(tables, "COLUMNS", 12)
+    first, second = narrow([("a", "a", "d")], columns, table)
     # rows and columns without any value are left out
     assert first.splitlines() == ["| a |  b |", "|--:|---:|", "| 1 | 22 |"]
     assert second.splitlines() == ["| a |   c |", "|--:|----:|", "| 1 | 333 |", "| 2 |   4 |"]

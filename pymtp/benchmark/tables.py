@@ -39,18 +39,18 @@ def markdown(columns: Columns, rows: Table) -> str:
     return "\n".join([line(cells[0]), f"|{rule}|", *(line(texts) for texts in cells[1:])])
 
 
-def narrow(keys: Columns, groups: Sequence[Columns], rows: Table, width: int = COLUMNS) -> list[str]:
-    """The columns of all groups, split into tables of at most `width`; each begins with the columns `keys`.
+def narrow(keys: Columns, groups: Sequence[Columns], rows: Table) -> list[str]:
+    """The columns of all groups, split into tables of at most COLUMNS; each begins with the columns `keys`.
 
     A group stays in one table if it fits. Columns without values are left out, and so are a table's empty rows.
     """
     parts: list[Columns] = [[]]
     for group in groups:
         columns = [column for column in group if any(row[column[1]] is not None for row in rows)]
-        if _width([*keys, *parts[-1], *columns], rows) > width:
+        if _width([*keys, *parts[-1], *columns], rows) > COLUMNS:
             parts.append([])
         for column in columns:
-            if _width([*keys, *parts[-1], column], rows) > width:
+            if _width([*keys, *parts[-1], column], rows) > COLUMNS:
                 parts.append([])
             parts[-1].append(column)
     filled = [[row for row in rows if any(row[key] is not None for _, key, _ in part)] for part in parts]

@@ -137,7 +137,7 @@ class Projector:
         """Free it, once prompts with its images are gone too; closing twice is harmless."""
         ffi.release(self._native)
 
-    def prompt(self, parts: Sequence[str | Image], *, is_start: bool = True) -> ImagePrompt:
+    def prompt(self, parts: Sequence[str | Image]) -> ImagePrompt:
         """The prompt of texts and images in their order. Special tokens in texts are recognised.
 
         Raises InvalidParameter for an image that cannot be prepared.
@@ -148,7 +148,7 @@ class Projector:
         images = [part.native if isinstance(part, Image) else ffi.NULL for part in parts]
         made = ffi.new("struct pymtp_media **")
         lengths = [len(each) for each in data]
-        if lib.pymtp_media_init(self._native, len(parts), texts, lengths, images, is_start, made) != lib.PYMTP_OK:
+        if lib.pymtp_media_init(self._native, len(parts), texts, lengths, images, True, made) != lib.PYMTP_OK:
             raise InvalidParameter("image", f"one that the projector takes: {error_message()}")
         return self._placed(ffi.gc(made[0], lib.pymtp_free), parts)
 

@@ -85,7 +85,7 @@ def train_head(
     first = folder / "mtp-first.gguf"
     write_head(first, model, tensors, "f32")
     context = ContextParams(
-        n_ctx=N_TOKENS + 16, n_seq_max=N_TEXTS + 1, n_threads=params.n_threads, n_ubatch=2 * N_TOKENS, kv_unified=True
+        n_ctx=N_TOKENS + 16, n_seq_max=N_TEXTS + 1, n_threads=params.n_threads, n_ubatch=2 * N_TOKENS
     )
     with Model(path, draft_model=first, draft="mtp", draft_max=1, context=context) as loaded:
         rotation = rotation_of(loaded.session, form.n_head_k, N_TOKENS + params.n_steps)
