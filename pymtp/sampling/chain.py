@@ -181,7 +181,7 @@ def check_with_vocabulary(
 
     And PymtpError for rules that cannot be followed.
     """
-    _biases(params, vocabulary.size)
+    _biases_within(params, vocabulary.size)
     _used = vocabulary.native  # outlives the samplers, which read it
     if rules is not None:
         Sampler(SamplingParams(), vocabulary, rules=rules)
@@ -194,7 +194,7 @@ def check_with_vocabulary(
             raise InvalidParameter("grammar", f"GBNF that the model can follow ({error})") from None
 
 
-def _biases(params: SamplingParams, n_vocab: int) -> dict[int, float]:
+def _biases_within(params: SamplingParams, n_vocab: int) -> dict[int, float]:
     biases = dict(params.logit_bias)
     if any(token >= n_vocab for token in biases):
         raise InvalidParameter("logit_bias", f"token ids below {n_vocab}", value=max(biases))
@@ -212,7 +212,7 @@ def _init(
     dry: Any = None,
 ) -> Any:
     n_vocab = vocabulary.size if vocabulary else n_vocab
-    biases = _biases(params, n_vocab) | dict.fromkeys(banned, -math.inf)
+    biases = _biases_within(params, n_vocab) | dict.fromkeys(banned, -math.inf)
 
     stages = ffi.new("int32_t[]", [_STAGES[name] for name in params.samplers])
     texts = params.dry_sequence_breakers if vocabulary and params.has_dry else ()

@@ -82,7 +82,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         object.__setattr__(self, "samplers", _sampler_names(self.samplers))
         object.__setattr__(self, "dry_sequence_breakers", as_texts("dry_sequence_breakers", self.dry_sequence_breakers))
-        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
+        object.__setattr__(self, "logit_bias", _checked_biases(self.logit_bias))
 
         for names, least, most, allowed in _RANGES:
             for name in names.split():
@@ -213,7 +213,7 @@ def as_texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
     return given
 
 
-def _biases(biases: Mapping[int, float] | Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+def _checked_biases(biases: Mapping[int, float] | Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     pairs = as_tuple("logit_bias", biases.items() if isinstance(biases, Mapping) else biases)
     if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
         raise InvalidParameter("logit_bias", "token ids with numbers: {15043: 1.5}", value=biases)
