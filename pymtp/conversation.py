@@ -1,7 +1,7 @@
 """A chat: messages in, answers out, and a context that never overflows.
 
 Owns the messages and which of them a prompt still has. Knows text and the tokens that it came from; the cache is the
-batch's business.
+scheduler's business.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Loads a model file: its weights and its vocabulary.
+"""What a model is loaded with: parameters, vocabulary, adapters, projector, RPC servers. loader.py loads its weights.
 
 Must not know sessions, sampling or drafting.
 """

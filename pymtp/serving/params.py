@@ -232,7 +232,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class GenerationOptions(SamplingOptions, total=False):
-    """The fields of GenerationParams and of its SamplingParams as keywords: what `generate` and `submit` take."""
+    """The fields of GenerationParams and of its SamplingParams as keywords: what `generate` and `chat` take."""
 
     sampling: SamplingParams
     max_tokens: int
