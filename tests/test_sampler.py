@@ -10,7 +10,7 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from llama_chain import LlamaChain
@@ -110,6 +110,10 @@ def test_distributions_equal_those_of_llama_cpps_samplers_on_the_whole_vocabular
         share_impossible=st.sampled_from([0, 0, 0.3]),
         seed=st.integers(0, 2**32 - 1),
     )
+    @example(params=SamplingParams(), n_vocab=20000, n_history=60, scale=3, share_impossible=0, seed=1)
+    @example(params=SamplingParams(), n_vocab=20000, n_history=0, scale=10, share_impossible=0.3, seed=2)
+    @example(params=SamplingParams(top_k=20), n_vocab=3000, n_history=120, scale=3, share_impossible=0, seed=3)
+    @example(params=SamplingParams(top_k=1), n_vocab=3000, n_history=30, scale=1, share_impossible=0, seed=4)
     def check(
         params: SamplingParams, n_vocab: int, n_history: int, scale: float, share_impossible: float, seed: int
     ) -> None:
@@ -137,7 +141,7 @@ def test_distributions_equal_those_of_llama_cpps_samplers_on_the_whole_vocabular
 
     check()
     print("pruned and full:", n_paths)
-    assert n_paths.min() > 10  # examples depend on the modules that are loaded
+    assert n_paths.min() > 10  # the first four examples; which others are drawn depends on the modules that are loaded
 
 
 def drawn(chain: Sampler | LlamaChain, n_vocab: int, n_tokens: int = 300) -> list[int]:
