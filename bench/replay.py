@@ -116,7 +116,8 @@ def play(
         while waiting and len(running) < n_sequences:
             running.append(Sequence_(waiting.pop(), policy.rates.begin()))
         asked = [candidate(each, lookup=lookup) for each in running]
-        plan = choose(policy, asked, len(running))
+        none = [0] * len(running)
+        plan = choose(policy, asked, len(running)) if policy.takes_round() else DraftPlan(0, none, none)
         rows, done, n_first = len(running), 0, 0
         for each, heads, n_lookup in zip(running, plan.heads, plan.lookup, strict=True):
             right = each.trace.n_right(each.at) if heads else 0

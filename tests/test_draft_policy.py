@@ -310,6 +310,26 @@ def test_prompts_are_left_to_the_trunk_once_the_heads_have_not_paid_for_a_while(
     assert not policy.heads_rest
 
 
+def test_of_quick_plain_rounds_every_fourth_alone_is_asked_for() -> None:
+    policy = new(has_heads=False)
+    rates = policy.rates.begin()
+
+    def asked(n: int, ms: float, n_found: int = 0) -> int:
+        n_asked = 0
+        for _ in range(n):
+            if policy.takes_round():
+                policy.choose([Candidate(rates, 16, 40 if n_found else 0, n_found)], 1)
+                n_asked += 1
+            policy.costs.observe(0, 1, 1, ms)
+        return n_asked
+
+    assert asked(16, 0.5) == 16
+    assert asked(40, 0.5) == 10
+    assert asked(1, 5.0) + asked(10, 5.0) >= 10  # a slow pass is not what asking costs
+    assert asked(8, 0.5, n_found=16) >= 5
+    assert asked(16, 0.5) >= 15  # something was drafted
+
+
 def padded(steps: int, rows: int, n: int) -> tuple[int, int, int]:
     """As devices compute them: fours of rows, sequences by powers of two."""
     return steps, -(-rows // 4) * 4, 1 << (n - 1).bit_length()

@@ -34,6 +34,11 @@ that is slower by a tenth after 500 rounds."""
 N_RECENT = 7
 """Measurements of a kind of pass that its median is taken over: a burst of load on the machine has to last for four of
 them to move it."""
+QUICK_MS = 2.0
+"""Asking for drafts takes some 50 us, of Python and of threads that wait for it. Where passes are quicker than this, it
+is a loss if nothing is drafted: 3 % of 24 texts of a fresh process with nano-glm or nano-step (2 cores)."""
+REST = 4
+"""Then only every fourth round is asked for, once twice REVIEW have drafted nothing, until one drafts again."""
 NEW_SHARE = 0.1
 """What a step of the heads is assumed to cost of a pass, and a further row of what one costs in it, until some were
 measured: little, so that drafting is tried. And what a pass of a kind that was never measured is taken to cost more."""
@@ -136,6 +141,11 @@ class PassCosts:
         """What a plain pass of one sequence takes now; None before such a pass was measured."""
         known = self._known.get((0, 1, 1))
         return known and known * self.pace
+
+    @property
+    def latest_ms(self) -> float | None:
+        """What the latest pass took, if one was measured."""
+        return self._latest[-1][1] if self._latest else None
 
     @property
     def are_known(self) -> bool:
@@ -245,15 +255,31 @@ class DraftPolicy:
         self._choices: defaultdict[int, _Choice] = defaultdict(_Choice)  # by sequences, as they are computed
         self._latest = _Choice()
         self._n_rounds = 0
+        self._n_plain = 0  # rounds since something was drafted
 
     @property
     def heads_rest(self) -> bool:
         """Whether the heads have not been worth their time for a while: then prompts need not go through them."""
         return not self._latest.steps and self._latest.n_wait >= 4 * REVIEW
 
+    def takes_round(self) -> bool:
+        """Whether `choose` is to be asked for the next round; else it is a plain one. To be called once for each."""
+        if self._n_plain < 2 * REVIEW or not self._n_plain % REST or (self.costs.latest_ms or QUICK_MS) >= QUICK_MS:
+            return True
+        self._n_plain += 1
+        self._n_rounds += 1
+        self._latest.n_until -= 1
+        self._latest.used[0] = self._n_rounds
+        return False
+
     def choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
+        plan = self._choose(asked, n)
+        self._n_plain = self._n_plain + 1 if plan.is_plain else 0
+        return plan
+
+    def _choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         choice = self._latest = self._choices[self._shape(0, n, n)[2]]
         plain = DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n))
         if not self.costs.are_known:
