@@ -88,6 +88,7 @@ class PassCosts:
 
     def __init__(self, shape: Shape = exact) -> None:
         self._shape = shape
+        self.latest_ms = QUICK_MS
         self._pace, self._is_pace_old = 1.0, False
         self._recent: dict[Kind, deque[float]] = {}
         self._latest: deque[tuple[Kind, float]] = deque(maxlen=4 * N_RECENT)  # passes, in milliseconds
@@ -109,7 +110,7 @@ class PassCosts:
 
     def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
         """Add a pass. The first of its kind in a row does not count: what it needs is not in the caches yet."""
-        kind = self._shape(steps, rows, n_sequences)
+        self.latest_ms, kind = ms, self._shape(steps, rows, n_sequences)
         before, self._before = self._before, kind[::2]
         if before != self._before:
             return
@@ -141,11 +142,6 @@ class PassCosts:
         """What a plain pass of one sequence takes now; None before such a pass was measured."""
         known = self._known.get((0, 1, 1))
         return known and known * self.pace
-
-    @property
-    def latest_ms(self) -> float | None:
-        """What the latest pass took, if one was measured."""
-        return self._latest[-1][1] if self._latest else None
 
     @property
     def are_known(self) -> bool:
@@ -264,12 +260,11 @@ class DraftPolicy:
 
     def takes_round(self) -> bool:
         """Whether `choose` is to be asked for the next round; else it is a plain one. To be called once for each."""
-        if self._n_plain < 2 * REVIEW or not self._n_plain % REST or (self.costs.latest_ms or QUICK_MS) >= QUICK_MS:
+        if self._n_plain < 2 * REVIEW or not self._n_plain % REST or self.costs.latest_ms >= QUICK_MS:
             return True
         self._n_plain += 1
         self._n_rounds += 1
         self._latest.n_until -= 1
-        self._latest.used[0] = self._n_rounds
         return False
 
     def choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:

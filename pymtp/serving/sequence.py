@@ -170,8 +170,7 @@ class TokenSequence:
             n_rows = min((image.position if image else self._n_given) - position, n_rows_max)
             samples = position + n_rows == len(self.history) and self.n_left > 0
             return Share(self, slot, position, n_rows, of_prompt=True, samples=samples)
-        n_draft = 0 if rests and self.adapts else self.n_draft
-        return Share(self, slot, position, 1, n_draft, samples=self.n_left > 0)
+        return Share(self, slot, position, 1, 0 if rests and self.adapts else self.n_draft, samples=self.n_left > 0)
 
     def draft_request(self, share: Share, n_sequences: int = 1) -> DraftRequest:
         """What the drafter is asked for a share in a pass of `n_sequences`."""
