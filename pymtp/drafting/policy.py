@@ -96,8 +96,8 @@ class PassCosts:
         self._before = (-1, -1)  # steps and sequences of the latest pass
         self._known: dict[Kind, float] = {}  # medians
         self._fit: list[float] = []  # see _fit
-        self._off: defaultdict[tuple[int, int], list[tuple[int, float]]]  # by steps and sequences: rows, and medians
-        self._off = defaultdict(list)  # less what the fit gives
+        # by steps and sequences: rows of measured passes, and their medians less what the fit gives
+        self._off: defaultdict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
         self._tables: dict[tuple[int, int], list[float]] = {}
 
     @property
@@ -251,7 +251,7 @@ class DraftPolicy:
         self._choices: defaultdict[int, _Choice] = defaultdict(_Choice)  # by sequences, as they are computed
         self._latest = _Choice()
         self._n_rounds = 0
-        self._n_plain = 0  # rounds since something was drafted
+        self._n_idle = 0  # rounds since something was drafted
 
     @property
     def heads_rest(self) -> bool:
@@ -260,9 +260,9 @@ class DraftPolicy:
 
     def takes_round(self) -> bool:
         """Whether `choose` is to be asked for the next round; else it is a plain one. To be called once for each."""
-        if self._n_plain < 2 * REVIEW or not self._n_plain % REST or self.costs.latest_ms >= QUICK_MS:
+        if self._n_idle < 2 * REVIEW or not self._n_idle % REST or self.costs.latest_ms >= QUICK_MS:
             return True
-        self._n_plain += 1
+        self._n_idle += 1
         self._n_rounds += 1
         self._latest.n_until -= 1
         return False
@@ -271,7 +271,7 @@ class DraftPolicy:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
         plan = self._choose(asked, n)
-        self._n_plain = self._n_plain + 1 if plan.is_plain else 0
+        self._n_idle = self._n_idle + 1 if plan.is_plain else 0
         return plan
 
     def _choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:

@@ -166,9 +166,8 @@ def _stored(
     )
     has_ratios = model.value(_RATIOS) is not None and not keeps_keys
     if not has_ratios or number >= model.n_layer:
-        pattern = model.count(
-            "attention.sliding_window_pattern", number
-        )  # of this layer, or how many layers have one full
+        # of this layer, or how many layers have one full
+        pattern = model.count("attention.sliding_window_pattern", number)
         has_window = has_ratios or pattern == 1 or (number < model.n_layer and pattern and (number + 1) % pattern)
         stored_bytes = (k_bytes + (0 if source == _MLA_TENSOR else v_bytes)) * (n_window if has_window else n_cells)
         return stored_bytes + index_bytes * n_cells, 0, 2 * n_cells if index_width else 0
