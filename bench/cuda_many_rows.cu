@@ -99,7 +99,8 @@ template <class K> static void launch_many(few_rows_product p, cudaStream_t stre
     const auto division = many_rows_divide<T>(p, g_device);
     division.n_tiles == 2 ? launch_many<T, 2>(p, division, stream) :
     division.n_tiles == 4 ? launch_many<T, 4>(p, division, stream) :
-                            launch_many<T, 8>(p, division, stream);
+    division.n_tiles == 8 ? launch_many<T, 8>(p, division, stream) :
+                            launch_many<T, 16>(p, division, stream);
 }
 
 template <class T, int NT, bool GATE> static void launch_more(few_rows_product p, cudaStream_t stream) {
@@ -214,7 +215,7 @@ static few_rows_product describe(const activations & x, const char * matrix, con
 
 template <class T> static void compare(const char * name, int scale_0, int scale_1, int size) {
     for (const int n_values : { 4096, 12288, 2304, 18432 }) {
-        const int     n_out    = 333;
+        const int     n_out    = 3333;
         const int64_t row_size = (int64_t) n_values / T::N_VALUES * T::SIZE;
         const int64_t n_bytes  = row_size * n_out;
         char *        matrix;
@@ -349,9 +350,9 @@ template <class T> static void measure_all(const char * name, int scale_0, int s
         fill<<<2048, 256>>>((unsigned char *) it, n_bytes, size, scale_0, scale_1, 3);
     }
     float * dst;
-    CHECKED(cudaMalloc(&dst, 12288 * 256 * 4));
+    CHECKED(cudaMalloc(&dst, 12288 * 512 * 4));
     std::printf("%s, ms: rows, all | queries, keys and values | out | gate and up | down\n", name);
-    for (const int n_rows : { 1, 4, 8, 9, 16, 24, 32, 48, 64, 96, 128, 256 }) {
+    for (const int n_rows : { 1, 4, 8, 9, 16, 24, 32, 48, 64, 96, 128, 256, 512 }) {
         std::printf("%4d", n_rows);
         std::printf("  | %6.3f:", measure<T>(weights, n_rows, -1, dst));
         for (int which = 0; which < 4; ++which) {
@@ -369,7 +370,7 @@ template <class T> static void measure_all(const char * name, int scale_0, int s
 int main(int argc, char ** argv) {
     cudaDeviceProp prop;
     CHECKED(cudaGetDeviceProperties(&prop, 0));
-    g_device = { prop.multiProcessorCount, prop.sharedMemPerBlockOptin };
+    g_device = { prop.multiProcessorCount, prop.sharedMemPerBlockOptin, prop.major == 9 };
     std::printf("%s, %d multiprocessors, %zu bytes of shared memory\n", prop.name, g_device.n_multiprocessors,
                 g_device.shared_size);
     CHECKED(cudaMalloc(&g_sums, 128 << 20));

@@ -311,8 +311,8 @@ static void check_more(const product & p, const few_rows_device & device, int n_
 
 // the same as those of few rows, which are right
 template <class T> static void check_more_rows(ggml_type type) {
-    static constexpr few_rows_device SMALL{ 1, 64 << 10 };
-    static constexpr few_rows_device LARGE{ 8, 227 << 10 };
+    static constexpr few_rows_device SMALL{ 1, 64 << 10, false };
+    static constexpr few_rows_device LARGE{ 8, 227 << 10, false };
 
     check_more<T, false>(random_product(type, 256, 5, 9, 0, false, true), SMALL, 1);
     check_more<T, true>(random_product(type, 768, 33, 16, 0, true, true), LARGE, 1);
@@ -381,9 +381,10 @@ static void check_many(const product & p, const few_rows_device & device, int n_
 // tiles whose steps are of one thread block, of two, of many; parts of tiles; rows that begin at any address
 template <class K> static void check_many_rows(ggml_type type) {
     using T = typename many_rows_type<K>::type;
-    static constexpr few_rows_device SMALL{ 1, 64 << 10 };
-    static constexpr few_rows_device MIDDLE{ 3, 99 << 10 };
-    static constexpr few_rows_device LARGE{ 8, 227 << 10 };
+    static constexpr few_rows_device SMALL{ 1, 64 << 10, false };
+    static constexpr few_rows_device MIDDLE{ 3, 99 << 10, false };
+    static constexpr few_rows_device LARGE{ 8, 227 << 10, false };
+    static constexpr few_rows_device HOPPER{ 1, 227 << 10, true };
 
     check_many<T, 2, false>(random_product(type, 256, 5, 9, 0, false, true), SMALL, 1);
     check_many<T, 2, true>(random_product(type, 768, 33, 16, 0, true, true), LARGE, 1);
@@ -391,6 +392,8 @@ template <class K> static void check_many_rows(ggml_type type) {
     check_many<T, 4, false>(random_product(type, 1280, 140, 31, 0, false, false), LARGE, 1);
     check_many<T, 8, true>(random_product(type, 1536, 70, 41, 0, true, false), LARGE, 1);
     check_many<T, 8, false>(random_product(type, 512, 9, 67, 0, false, false), LARGE, 1);
+    check_many<T, 16, false>(random_product(type, 1280, 33, 131, 0, false, true), HOPPER, 1);
+    check_many<T, 16, true>(random_product(type, 1280, 140, 67, 0, true, false), HOPPER, 1);
 }
 
 static void q8_0_is_right_and_rows_do_not_matter() {

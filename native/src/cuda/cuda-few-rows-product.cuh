@@ -134,6 +134,7 @@ template <class T> struct few_rows_memory {
 struct few_rows_device {
     int    n_multiprocessors;
     size_t shared_size; // of a thread block
+    bool   is_hopper;
 };
 
 static constexpr size_t FEW_ROWS_RESERVED = 1024; // shared memory that each block has in addition to its own

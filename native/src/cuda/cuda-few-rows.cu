@@ -48,7 +48,7 @@ void pymtp_cuda_limit_shared_memory(size_t size) {
 
 static few_rows_device few_rows_current_device() {
     const auto & device = ggml_cuda_info().devices[ggml_cuda_get_device()];
-    return { device.nsm, std::min(device.smpbo, g_shared_limit.load()) };
+    return { device.nsm, std::min(device.smpbo, g_shared_limit.load()), device.cc == GGML_CUDA_CC_HOPPER };
 }
 
 // of a tensor that has values for each row of activations, or the same ones for all

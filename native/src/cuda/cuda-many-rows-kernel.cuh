@@ -106,24 +106,33 @@ static FEW_ROWS_FUNCTION void many_rows_fetch_weights(const few_rows_product & p
     }
 }
 
-// a step's columns, by all warps
+// a step's columns, by all warps: as many halves of it at a time as they have lanes for
 template <int NT>
 static FEW_ROWS_FUNCTION void many_rows_fetch_columns(const few_rows_product & p, const many_rows_position & at,
                                                       char * slot) {
-    constexpr int n_pieces = NT * MANY_ROWS_TILE_SIZE / FEW_ROWS_COPY; // of a half
-    const char *  from     = p.columns + MANY_ROWS_HEADER + (int64_t) at.step * MANY_ROWS_HALVES * p.column_stride +
-                             at.y * NT * MANY_ROWS_TILE_SIZE;
-    for (int i = threadIdx.x; i < MANY_ROWS_HALVES * n_pieces; i += p.n_warps * FEW_ROWS_LANES) {
-        __pipeline_memcpy_async(slot + i * FEW_ROWS_COPY,
-                                from + i / n_pieces * p.column_stride + i % n_pieces * FEW_ROWS_COPY, FEW_ROWS_COPY);
+    constexpr int n_pieces  = NT * MANY_ROWS_TILE_SIZE / FEW_ROWS_COPY; // of a half
+    const int     n_threads = p.n_warps * FEW_ROWS_LANES;
+    const int     first     = threadIdx.x / n_pieces;
+    const char *  from      = p.columns + MANY_ROWS_HEADER + at.y * NT * MANY_ROWS_TILE_SIZE +
+                              ((int64_t) at.step * MANY_ROWS_HALVES + first) * p.column_stride +
+                              threadIdx.x % n_pieces * FEW_ROWS_COPY;
+    slot += threadIdx.x * FEW_ROWS_COPY;
+    for (int half = 0; half < MANY_ROWS_HALVES; half += n_threads / n_pieces) {
+        __pipeline_memcpy_async(slot, from, FEW_ROWS_COPY);
+        from += n_threads / n_pieces * p.column_stride;
+        slot += n_threads * FEW_ROWS_COPY;
     }
 }
 
 // Adds a step's products to the sums: of 16 matrix rows and NT tiles.
-// rows: the lane's two rows; columns: of the step
-template <class T, int NT>
+// rows: the lane's two rows; columns: of the step; fetch(): begins to fetch a later step
+template <class T, int NT, class F>
 static FEW_ROWS_FUNCTION void many_rows_multiply(const char * const (&rows)[2], const char * columns, int lane,
-                                                 float (&sums)[NT][4]) {
+                                                 float (&sums)[NT][4], F fetch) {
+    constexpr bool is_early = NT <= MANY_ROWS_TILES; // with more tiles there is time to fetch beside the products
+    if (is_early) {
+        fetch();
+    }
     constexpr int n_lanes    = T::N_VALUES / FEW_ROWS_PART; // that have a block of weights together
     constexpr int distance   = NT * MANY_ROWS_TILE_SIZE;
     const int     part       = lane % 4 % n_lanes;
@@ -182,6 +191,9 @@ static FEW_ROWS_FUNCTION void many_rows_multiply(const char * const (&rows)[2], 
                 }
             }
 #endif
+            if (!is_early && b == 0 && g == 0) {
+                fetch();
+            }
         }
     }
     many_rows_wait_products<0>();
@@ -195,7 +207,7 @@ static FEW_ROWS_FUNCTION int many_rows_begin(int total, int block) {
 // Adds the sums that blocks have left of a warp, in their order. place_of: where a block has
 template <int NT, class F>
 static FEW_ROWS_FUNCTION void many_rows_add_left(F place_of, int first_block, int last_block, float (&sums)[NT][4]) {
-    constexpr int together = NT <= 4 ? 4 : 2;
+    constexpr int together = NT <= 4 ? 4 : NT <= MANY_ROWS_TILES ? 2 : 1;
     for (int block = first_block; block <= last_block; block += together) {
         float4 add[together][NT];
         FEW_ROWS_UNROLL
@@ -315,7 +327,7 @@ static FEW_ROWS_FUNCTION void many_rows_store(const few_rows_product & p, const 
 }
 
 template <class T, int NT, bool GATE>
-FEW_ROWS_LAUNCH_BOUNDS(MANY_ROWS_WARPS * FEW_ROWS_LANES, 1)
+FEW_ROWS_LAUNCH_BOUNDS((many_rows_most_warps<T, NT>() * FEW_ROWS_LANES), 1)
 static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
     FEW_ROWS_SHARED(shared);
     ggml_cuda_pdl_lc();
@@ -363,12 +375,14 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
                          __pipeline_wait_prior(0);
         many_rows_fence_copies();
         __syncthreads(); // none needs the free slot any more
-        if (at + p.n_slots - 1 < end) {
-            many_rows_fetch_columns<NT>(p, next, shared + free_slot * slot_size);
-            many_rows_fetch_weights<T, GATE>(p, next, weights_of(free_slot), warp, lane);
-            next.advance(p, n_steps, n_y);
-        }
-        __pipeline_commit();
+        const auto fetch = [&] {
+            if (at + p.n_slots - 1 < end) {
+                many_rows_fetch_columns<NT>(p, next, shared + free_slot * slot_size);
+                many_rows_fetch_weights<T, GATE>(p, next, weights_of(free_slot), warp, lane);
+                next.advance(p, n_steps, n_y);
+            }
+            __pipeline_commit();
+        };
 
         const char * rows[2];
         FEW_ROWS_UNROLL
@@ -379,7 +393,7 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
                 rows[r] += many_rows_skipped<T>(now.row<GATE>(p, warp, row) + now.step * few_rows_step_size<T>());
             }
         }
-        many_rows_multiply<T, NT>(rows, shared + slot * slot_size, lane, sums);
+        many_rows_multiply<T, NT>(rows, shared + slot * slot_size, lane, sums, fetch);
         slot      = slot + 1 < p.n_slots ? slot + 1 : 0;
         free_slot = free_slot + 1 < p.n_slots ? free_slot + 1 : 0;
 

@@ -38,7 +38,9 @@ static void many_rows_launch(few_rows_product p, const few_rows_device & device,
             return many_rows_launch<T, 2>(p, division, pool, stream);
         case 4:
             return many_rows_launch<T, 4>(p, division, pool, stream);
+        case MANY_ROWS_TILES:
+            return many_rows_launch<T, MANY_ROWS_TILES>(p, division, pool, stream);
         default:
-            return many_rows_launch<T, 8>(p, division, pool, stream);
+            return many_rows_launch<T, MANY_ROWS_HOPPER_TILES>(p, division, pool, stream);
     }
 }

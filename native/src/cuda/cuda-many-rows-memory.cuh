@@ -12,6 +12,13 @@ static constexpr int MANY_ROWS_SLOTS_MAX   = 4;    // steps in shared memory
 static constexpr int MANY_ROWS_COUNTERS    = 8192; // as many as thread blocks of a device have warps
 static constexpr int MANY_ROWS_COLUMNS_MAX = 512;  // of a prompt's pass, too
 
+// Tiles of columns that a thread block takes at a time: of up to 64 columns, and of more on Hopper. Weights are unpacked
+// half as often then, but there are fewer blocks to share the steps.
+static constexpr int MANY_ROWS_TILES         = 8;
+static constexpr int MANY_ROWS_HOPPER_TILES  = 16;
+static constexpr int MANY_ROWS_HOPPER_STEPS  = 5;                  // of a thread block at least
+static constexpr int MANY_ROWS_HOPPER_SHARED = (227 << 10) - 1024; // bytes that a thread block has on Hopper
+
 // Activations: a factor of each column, then steps of 256 values as tensor cores take them: 16 times 16 values, in two
 // halves; of each half tiles of 8 columns, with 8 values of a column after the other: of each quarter of the 256 two.
 static constexpr int MANY_ROWS_HEADER    = MANY_ROWS_COLUMNS_MAX * 4;
@@ -27,6 +34,14 @@ template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows
     return many_rows_columns_size<NT>() + n_warps * MANY_ROWS_ROWS * few_rows_place_size<T>();
 }
 
+// Warps of a thread block at most. With more tiles a lane has twice as many sums: where shared memory is not enough for
+// the rows of 16 warps, there are 8, whose lanes may have twice as many registers.
+template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_most_warps() {
+    return NT < MANY_ROWS_HOPPER_TILES || 2 * many_rows_slot_size<T, NT>(MANY_ROWS_WARPS) <= MANY_ROWS_HOPPER_SHARED ?
+               MANY_ROWS_WARPS :
+               MANY_ROWS_WARPS / 2;
+}
+
 // bytes of the sums that a warp leaves
 template <int NT> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_sums_size() {
     return MANY_ROWS_ROWS * 8 * NT * 4;
@@ -35,7 +50,11 @@ template <int NT> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_sums_siz
 // tiles that activations come in, the last ones with nothing, so that each thread block has as many as it takes
 static inline int many_rows_all_tiles(int n_columns) {
     const int n_tiles = (n_columns + 7) / 8;
-    return n_tiles <= 2 ? 2 : n_tiles <= 4 ? 4 : (n_tiles + 7) / 8 * 8;
+    return n_tiles <= 2 ? 2 :
+           n_tiles <= 4 ? 4 :
+           n_tiles <= MANY_ROWS_TILES ?
+                          MANY_ROWS_TILES :
+                          (n_tiles + MANY_ROWS_HOPPER_TILES - 1) / MANY_ROWS_HOPPER_TILES * MANY_ROWS_HOPPER_TILES;
 }
 
 static inline size_t many_rows_size(int64_t n_values, int64_t n_columns) {
@@ -44,6 +63,7 @@ static inline size_t many_rows_size(int64_t n_values, int64_t n_columns) {
 
 struct many_rows_division {
     int    n_tiles;  // of columns that a thread block takes at a time; 0: there is too little shared memory
+    int    n_steps;  // of all tiles
     int    n_blocks; // thread blocks, of which each goes through as many steps as the others
     size_t shared_size;
 };
@@ -61,34 +81,46 @@ static bool many_rows_fit(few_rows_product & p, const few_rows_device & device, 
     for (const auto & choice : CHOICES) {
         p.n_warps  = choice[0];
         n_resident = choice[1];
-        if (many_rows_shared_size(device, n_resident) / many_rows_slot_size<T, NT>(p.n_warps) >= 2) {
+        if (p.n_warps <= many_rows_most_warps<T, NT>() &&
+            many_rows_shared_size(device, n_resident) / many_rows_slot_size<T, NT>(p.n_warps) >= 2) {
             return true;
         }
     }
     return false;
 }
 
-template <class T> static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_device & device) {
-    many_rows_division res{};
-    int                n_resident;
-    const int          n_wanted = std::min(8, many_rows_all_tiles(p.n_tokens));
-    // the most columns decide, so that results do not depend on how many there are
-    const int          n_most   = many_rows_fit<T, 8>(p, device, n_resident) ? 8 :
-                                  many_rows_fit<T, 4>(p, device, n_resident) ? 4 :
-                                  many_rows_fit<T, 2>(p, device, n_resident) ? 2 :
-                                                                               0;
-    if (n_most == 0) {
-        return res;
-    }
-    res.n_tiles         = std::min(n_wanted, n_most);
-    const int slot_size = res.n_tiles == 8 ? many_rows_slot_size<T, 8>(p.n_warps) :
-                          res.n_tiles == 4 ? many_rows_slot_size<T, 4>(p.n_warps) :
-                                             many_rows_slot_size<T, 2>(p.n_warps);
+template <class T, int NT>
+static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_device & device, int n_resident) {
+    const int slot_size = many_rows_slot_size<T, NT>(p.n_warps);
     p.n_slots           = std::min((int) (many_rows_shared_size(device, n_resident) / slot_size), MANY_ROWS_SLOTS_MAX);
     p.n_block_rows      = p.n_warps * (p.gate ? MANY_ROWS_ROWS / 2 : MANY_ROWS_ROWS);
-    const int n_y       = (p.n_tokens + 8 * res.n_tiles - 1) / (8 * res.n_tiles);
-    const int total     = few_rows_place_blocks(p) * n_y * (p.n_parts / FEW_ROWS_QUARTERS);
-    res.n_blocks        = std::max(1, std::min(total / MANY_ROWS_STEPS_MIN, n_resident * device.n_multiprocessors));
-    res.shared_size     = p.n_slots * slot_size + FEW_ROWS_COPY; // types that begin anywhere are read in whole words
+    const int          n_y = (p.n_tokens + 8 * NT - 1) / (8 * NT);
+    many_rows_division res;
+    res.n_tiles     = NT;
+    res.n_steps     = few_rows_place_blocks(p) * n_y * (p.n_parts / FEW_ROWS_QUARTERS);
+    res.n_blocks    = std::max(1, std::min(res.n_steps / MANY_ROWS_STEPS_MIN, n_resident * device.n_multiprocessors));
+    res.shared_size = p.n_slots * slot_size + FEW_ROWS_COPY; // types that begin anywhere are read in whole words
     return res;
+}
+
+template <class T> static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_device & device) {
+    int n_resident;
+    if (device.is_hopper && p.n_tokens > 8 * MANY_ROWS_TILES &&
+        many_rows_fit<T, MANY_ROWS_HOPPER_TILES>(p, device, n_resident) &&
+        p.n_warps == many_rows_most_warps<T, MANY_ROWS_HOPPER_TILES>()) {
+        const auto res = many_rows_divide<T, MANY_ROWS_HOPPER_TILES>(p, device, n_resident);
+        if (res.n_steps >= MANY_ROWS_HOPPER_STEPS * n_resident * device.n_multiprocessors) {
+            return res;
+        }
+    }
+    // the most columns decide, so that results do not depend on how many there are
+    const int n_most  = many_rows_fit<T, MANY_ROWS_TILES>(p, device, n_resident) ? MANY_ROWS_TILES :
+                        many_rows_fit<T, 4>(p, device, n_resident)               ? 4 :
+                        many_rows_fit<T, 2>(p, device, n_resident)               ? 2 :
+                                                                                   0;
+    const int n_tiles = std::min(n_most, many_rows_all_tiles(p.n_tokens));
+    return n_tiles == 0 ? many_rows_division{} :
+           n_tiles == 2 ? many_rows_divide<T, 2>(p, device, n_resident) :
+           n_tiles == 4 ? many_rows_divide<T, 4>(p, device, n_resident) :
+                          many_rows_divide<T, MANY_ROWS_TILES>(p, device, n_resident);
 }

@@ -72,8 +72,18 @@ static __device__ __forceinline__ void many_rows_multiply_16(const unsigned (&a)
             "%10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;"
             : SUMS(0), SUMS(1), SUMS(2), SUMS(3)
             : WEIGHTS, "l"(matrix));
+    } else if constexpr (NT == MANY_ROWS_HOPPER_TILES) {
+        asm volatile(
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
+            "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, "
+            "%29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+            "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+            "{%64, %65, %66, %67}, %68, 1, 1, 1, 0;"
+            : SUMS(0), SUMS(1), SUMS(2), SUMS(3), SUMS(4), SUMS(5), SUMS(6), SUMS(7), SUMS(8), SUMS(9), SUMS(10),
+              SUMS(11), SUMS(12), SUMS(13), SUMS(14), SUMS(15)
+            : WEIGHTS, "l"(matrix));
     } else {
-        static_assert(NT == 8);
+        static_assert(NT == MANY_ROWS_TILES);
         asm volatile(
             "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
             "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, "
