@@ -26,6 +26,21 @@ static FEW_ROWS_FUNCTION float few_rows_glu(float up, float gate, ggml_glu_op op
     }
 }
 
+// What follows a sum, of the n-th row of activations: biases, and with a gate what is made of both.
+template <bool GATE>
+static FEW_ROWS_FUNCTION float few_rows_end(const few_rows_product & p, int n, int row, float result, float gate) {
+    if (p.bias) {
+        result += p.bias[n * p.bias_stride + row];
+    }
+    if constexpr (GATE) {
+        if (p.gate_bias) {
+            gate += p.gate_bias[n * p.gate_bias_stride + row];
+        }
+        result = few_rows_glu(result, gate, p.glu_op, p.glu_limit);
+    }
+    return result;
+}
+
 // The sums over all lanes of N values: value n ends in lanes from 4 * n on. Of the lanes that have the same quarter of 256
 // values, one after the other is added, then the quarters: an order that does not depend on N, and in which the kernel
 // for more rows (cuda-more-rows-kernel.cuh) can add as well. scratch: of FEW_ROWS_SUM_SIZE * N bytes.
@@ -302,19 +317,11 @@ static FEW_ROWS_FUNCTION void few_rows_store(const few_rows_product & p, const f
                 results[k] += partials[((k * p.n_block_rows + row) * N + n) * n_chunks + chunk];
             }
         }
-        if (p.bias) {
-            results[0] += p.bias[n * p.bias_stride + row_0 + row];
-        }
-        if constexpr (GATE) {
-            if (p.gate_bias) {
-                results[1] += p.gate_bias[n * p.gate_bias_stride + row_0 + row];
-            }
-            results[0] = few_rows_glu(results[0], results[1], p.glu_op, p.glu_limit);
-        }
-        const int     i = p.ids ? routed[n] : 0;
+        const float   result = few_rows_end<GATE>(p, n, row_0 + row, results[0], results[GATE]);
+        const int     i      = p.ids ? routed[n] : 0;
         const int64_t to =
             p.ids ? i / p.n_places * matrix.dst_stride + i % p.n_places * p.dst_place_stride : n * matrix.dst_stride;
-        matrix.dst[to + row_0 + row] = results[0];
+        matrix.dst[to + row_0 + row] = result;
     }
 }
 

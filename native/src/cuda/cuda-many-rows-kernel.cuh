@@ -309,18 +309,8 @@ static FEW_ROWS_FUNCTION void many_rows_store(const few_rows_product & p, const 
                 if (row >= at.n_rows) {
                     continue;
                 }
-                float result = sums[tile][i * 2 + j] * factor;
-                if (p.bias) {
-                    result += p.bias[n * p.bias_stride + at.row_0 + row];
-                }
-                if constexpr (GATE) {
-                    float gate = sums[tile][2 + j] * factor;
-                    if (p.gate_bias) {
-                        gate += p.gate_bias[n * p.gate_bias_stride + at.row_0 + row];
-                    }
-                    result = few_rows_glu(result, gate, p.glu_op, p.glu_limit);
-                }
-                matrix.dst[n * matrix.dst_stride + at.row_0 + row] = result;
+                matrix.dst[n * matrix.dst_stride + at.row_0 + row] = few_rows_end<GATE>(
+                    p, n, at.row_0 + row, sums[tile][i * 2 + j] * factor, sums[tile][2 + j] * factor);
             }
         }
     }

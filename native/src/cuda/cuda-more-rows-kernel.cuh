@@ -266,18 +266,9 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
         if (row >= n_rows) {
             continue;
         }
-        float result = all[n * stride + row];
-        if (p.bias) {
-            result += p.bias[n * p.bias_stride + row_0 + row];
-        }
-        if constexpr (GATE) {
-            float gate = all[n * stride + rows + row];
-            if (p.gate_bias) {
-                gate += p.gate_bias[n * p.gate_bias_stride + row_0 + row];
-            }
-            result = few_rows_glu(result, gate, p.glu_op, p.glu_limit);
-        }
-        matrix.dst[n * matrix.dst_stride + row_0 + row] = result;
+        const float * sums = all + n * stride + row;
+        matrix.dst[n * matrix.dst_stride + row_0 + row] =
+            few_rows_end<GATE>(p, n, row_0 + row, sums[0], sums[GATE * rows]);
     }
 }
 
