@@ -112,7 +112,7 @@ def measure(given: argparse.Namespace, logs: Path) -> dict[str, Any]:
     with open_vocabulary(given.model) as vocabulary:
         prompts = read_prompts(given.prompts, vocabulary, given.per_category, given.categories)
         end_tokens = tuple(sorted(vocabulary.end_of_generation))
-    n_threads = native_params(ContextParams(n_threads=given.threads), 0, 1).n_threads
+    n_threads = native_params(ContextParams(n_threads=given.threads), 0).n_threads
     results: dict[str, Any] = {
         "provenance": f"{machine(n_threads, gpu.names() if given.gpu_layers else [])}. {version_text()}.",
         "model": model_text(given.model),

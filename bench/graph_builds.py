@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -99,7 +100,9 @@ def main() -> None:
     args = parser.parse_args()
     handle = load(args.model)
     params = ContextParams(n_ctx=args.tokens + 64, n_threads=args.threads, kv_unified=not args.streams)
-    with Session(handle, params, n_draft_max=args.draft_max, n_seq_max=args.sequences, padding=args.padding) as session:
+    with Session(
+        handle, replace(params, n_seq_max=args.sequences), n_draft_max=args.draft_max, padding=args.padding
+    ) as session:
         play(session, args)
 
 

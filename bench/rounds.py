@@ -62,7 +62,7 @@ def measure(paths: Sequence[Path], options: Options) -> dict[str, Any]:
     results: dict[str, Any] = {"library": version_text(), "models": {}, "rounds": [], "prompts": []}
     for path in paths:
         model = Subject(path, options)
-        n_threads = native_params(options.params, 0, 1).n_threads
+        n_threads = native_params(options.params, 0).n_threads
         results.setdefault("machine", machine(n_threads, gpus_in(model.log)))
         results["models"][path.name] = model_text(path)
         for lengths in options.lengths:

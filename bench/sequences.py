@@ -61,7 +61,7 @@ def main() -> None:
     with open_vocabulary(asked.model) as vocabulary:
         prompts = read_prompts(asked.prompts, vocabulary, None, [])
     random.Random(0).shuffle(prompts)  # each group has prompts of all kinds
-    threads = native_params(ContextParams(n_threads=asked.threads), 0, 1).n_threads
+    threads = native_params(ContextParams(n_threads=asked.threads), 0).n_threads
     print(f"{machine(threads, [])}. {version_text()}.\n\n{model_text(asked.model)}\n")
     print("| sequences | program | tok/s | of llama-server | of K = 0 | groups |\n|--:|---|--:|--:|--:|--:|")
     for n in asked.n_seq:

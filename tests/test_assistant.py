@@ -80,7 +80,7 @@ def test_a_sequence_that_waited_has_all_positions_that_the_assistant_sees(pair: 
     model, assistant = map(load, pair)
     tokens, other, script = list(range(100, 140)), [i % 300 for i in range(360)], [6, 7, 8]
     with (
-        Session(model, PARAMS, n_draft_max=3, n_seq_max=2, assistant=assistant) as session,
+        Session(model, replace(PARAMS, n_seq_max=2), n_draft_max=3, assistant=assistant) as session,
         Session(model, PARAMS, n_draft_max=3, assistant=assistant) as alone,
     ):
         for each in (session, alone):
@@ -93,7 +93,7 @@ def test_a_sequence_that_waited_has_all_positions_that_the_assistant_sees(pair: 
 
 def test_rounds_of_several_sequences_rebuild_almost_no_graph(pair: tuple[Path, Path]) -> None:
     model, assistant = map(load, pair)
-    with Session(model, PARAMS, n_draft_max=3, assistant=assistant, n_seq_max=2) as session:
+    with Session(model, replace(PARAMS, n_seq_max=2), n_draft_max=3, assistant=assistant) as session:
         positions = [40, 50]
         session.decode([Chunk([7] * n, 0, slot) for slot, n in enumerate(positions)])
         for i in range(40):

@@ -154,7 +154,7 @@ def test_logits_equal_those_of_llama_cpp_with_a_second_context(
     players = [Scripted(text, len(text) - n_tokens) for text in texts]
     references = [TwoContexts(model, PARAMS, n_heads) for _ in players]
     params = replace(PARAMS, kv_unified=kv_unified)
-    with Session(model, params, n_draft_max=K, n_seq_max=n_sequences) as session:
+    with Session(model, replace(params, n_seq_max=n_sequences), n_draft_max=K) as session:
         assert session.mtp_memory == "shared"
         drafter = MtpDrafter(session)
         play_turns(session, drafter, {slot: player.sequence for slot, player in enumerate(players)})
@@ -244,7 +244,7 @@ def test_a_fused_draft_of_several_sequences_equals_that_of_each_alone(family: tu
     model, _ = family
     rng = random.Random(6)
     prompts = [random_tokens(rng, n) for n in (20, 35, 9)]
-    with Session(model, PARAMS, n_draft_max=K, n_seq_max=3) as session:
+    with Session(model, replace(PARAMS, n_seq_max=3), n_draft_max=K) as session:
         session.decode([Chunk(prompt, 0, i, feed=True) for i, prompt in enumerate(prompts)])
         newest = [Chunk([5 + i], len(prompt), i) for i, prompt in enumerate(prompts)]
         drafts, likely = session.draft_tokens(newest, K, probs=True)
@@ -299,7 +299,7 @@ def test_a_slot_that_is_used_again_leaves_the_other_sequences_where_they_can_go_
     """Sequences of different lengths in a pass: recurrent states swap places when a new one comes between them."""
     model, _ = family
     rng = random.Random(8)
-    with Session(model, PARAMS, n_draft_max=K, n_seq_max=3) as session, Session(model, PARAMS) as fresh:
+    with Session(model, replace(PARAMS, n_seq_max=3), n_draft_max=K) as session, Session(model, PARAMS) as fresh:
         histories = {slot: random_tokens(rng, 10 + 17 * slot) for slot in range(3)}
         for slot, history in histories.items():
             session.decode([Chunk(history, 0, slot)])
@@ -329,7 +329,7 @@ def test_the_same_seed_gives_the_same_text_alone_and_together(family: tuple[obje
 
     def generate(n_seq_max: int, *numbers: int) -> list[list[int]]:
         params = replace(PARAMS, kv_unified=kv_unified)
-        with Session(model, params, n_draft_max=K, n_seq_max=n_seq_max) as session:
+        with Session(model, replace(params, n_seq_max=n_seq_max), n_draft_max=K) as session:
             scheduler = Scheduler(session, MtpDrafter(session))
             sequences = []
             for i in numbers:
@@ -401,7 +401,7 @@ def test_heads_continue_without_the_hidden_state_of_a_dropped_row(family: tuple[
 def test_ubatches_are_at_least_large_enough_for_a_round_of_all_sequences(family: tuple[object, int]) -> None:
     model, _ = family
     params = ContextParams(n_ctx=256, n_ubatch=1, n_batch=1, n_threads=1, flash_attn="off")
-    with Session(model, params, n_draft_max=K, n_seq_max=2) as session:
+    with Session(model, replace(params, n_seq_max=2), n_draft_max=K) as session:
         assert session.n_ubatch >= 2 * (K + 1)
         play(session, n_prompt=3, n_rounds=12)
 

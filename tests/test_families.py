@@ -250,18 +250,16 @@ def test_logits_after_a_rollback_equal_those_of_a_fresh_decode(tiny: Tiny, n_rig
 
 @pytest.mark.parametrize("kv_unified", [True, False], ids=["one cache", "a stream each"])
 def test_a_copied_sequence_continues_like_the_original(tiny: Tiny, kv_unified: bool) -> None:
-    params = replace(PARAMS, kv_unified=kv_unified)
-    with tiny.session(params, n_seq_max=3) as session:
+    params = replace(PARAMS, kv_unified=kv_unified, n_seq_max=3)
+    with tiny.session(params) as session:
         session.decode([Chunk(tiny.prompt, 0, feed=True)])
         session.copy(0, 2)
         expect_same(go_on(tiny, session, 2), go_on(tiny, session, 0))
 
 
 def test_a_restored_session_continues_like_the_saved_one(tiny: Tiny) -> None:
-    with (
-        tiny.session(PARAMS, n_seq_max=2) as saved,
-        tiny.session(PARAMS, n_seq_max=2) as other,
-    ):
+    params = replace(PARAMS, n_seq_max=2)
+    with tiny.session(params) as saved, tiny.session(params) as other:
         saved.decode([Chunk(tiny.prompt, 0, 1, feed=True)])
         state = saved.save()
         expected = go_on(tiny, saved, 1)
@@ -416,7 +414,7 @@ def together_alone(tiny: Tiny, params: ContextParams, mtp_context: Literal["targ
     rng, n_seq = random.Random(11), 3
     options = {"mtp_context": mtp_context}
     texts = [[rng.randrange(N_VOCAB) for _ in range(20 + 15 * seq)] for seq in range(n_seq)]
-    steps, graph = (tiny.session(params, n_seq_max=n_seq + 1, **options) for _ in range(2))
+    steps, graph = (tiny.session(replace(params, n_seq_max=n_seq + 1), **options) for _ in range(2))
     alone = [tiny.session(PARAMS, **options) for _ in range(n_seq)]
 
     for session in (steps, graph):

@@ -58,7 +58,7 @@ POOLS = pytest.mark.parametrize("write", [write_glm5_flash, write_qwen4])
 @contextmanager
 def opened(path: Path, params: ContextParams, n_seq_max: int = 1) -> Iterator[Session]:
     model = load(path)
-    with Session(model, params, n_seq_max=n_seq_max, n_draft_max=K) as session:
+    with Session(model, replace(params, n_seq_max=n_seq_max), n_draft_max=K) as session:
         yield session
     llama_cpp.llama_model_free(model)
 

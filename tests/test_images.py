@@ -87,8 +87,9 @@ class Loaded:
         (placed,) = self.projector.prompt([" ", image, " "]).images
         return placed
 
-    def session(self, **options: Any) -> Session:
-        return Session(self.weights.model, PARAMS, n_draft_max=K, model_id="model", **options)
+    def session(self, n_seq_max: int = 1, **options: Any) -> Session:
+        params = replace(PARAMS, n_seq_max=n_seq_max)
+        return Session(self.weights.model, params, n_draft_max=K, model_id="model", **options)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -148,7 +149,7 @@ def play(session: Session, position: int, sequence: int = 0) -> tuple[Logits, Lo
 
 def llama_cpp_logits(loaded: Loaded, image: PlacedImage, width: int, height: int) -> Logits:
     """The same in a context of llama.cpp's, with positions as transformers counts them: (t, y, x)."""
-    native = llama_cpp.llama_context_params.from_buffer_copy(ffi.buffer(native_params(PARAMS, 0, 1)))
+    native = llama_cpp.llama_context_params.from_buffer_copy(ffi.buffer(native_params(PARAMS, 0)))
     native.n_outputs_max = 0
     context = llama_cpp.llama_init_from_model(int(ffi.cast("intptr_t", loaded.weights.model)), native)
     rows = encoded(image)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ WITH_HEADS = [name for name, family in FAMILIES.items() if not family.write_assi
 def adapted(model: Path, *adapters: Path, scale: float = 1.0, n_seq_max: int = 1) -> Iterator[Session]:
     """A session that applies adapters; none: without."""
     weights = Weights(model_facts(model), ModelParams(lora=adapters, n_gpu_layers=0, device=()), with_heads=True)
-    with Session(weights.model, PARAMS, n_draft_max=K, n_seq_max=n_seq_max, model_id="model") as session:
+    with Session(weights.model, replace(PARAMS, n_seq_max=n_seq_max), n_draft_max=K, model_id="model") as session:
         session.adapt([(one.native, scale) for one in weights.adapters], "adapters" if adapters else "")
         session.weights = weights  # type: ignore[attr-defined]  # for those who need its handles
         yield session

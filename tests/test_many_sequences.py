@@ -89,7 +89,7 @@ class Together:
         self.rng = rng
         self.has_heads = has_heads(model)
         self.session = Session(
-            model, params, n_draft_max=K, n_seq_max=N_SEQ, padding="always", uses_heads=self.has_heads
+            model, replace(params, n_seq_max=N_SEQ), n_draft_max=K, padding="always", uses_heads=self.has_heads
         )
         alone = replace(params, kv_unified=True)
         self.alone = [
@@ -296,7 +296,7 @@ def test_a_round_goes_back_whatever_is_decoded_after_it_in_its_batch(model: obje
     in_another_order, between_prompts = ((1, 0, 2), (2, 3, 3)), ((0, 1, 2), (3 * K, 2, 3 * K))
     for begun, n_rows in (in_another_order, between_prompts):
         with (
-            Session(model, params, n_draft_max=K, n_seq_max=3, padding="never", uses_heads=heads) as session,
+            Session(model, replace(params, n_seq_max=3), n_draft_max=K, padding="never", uses_heads=heads) as session,
             Session(model, PARAMS, uses_heads=False) as alone,
         ):
             texts = [[rng.randrange(N_VOCAB) for _ in range(10 + 3 * slot)] for slot in range(3)]
@@ -353,7 +353,7 @@ def context_of(session: Session) -> int:
 def test_rounds_of_many_sequences_build_few_graphs(model: object) -> None:
     rng = random.Random(3)
     heads = has_heads(model)
-    with Session(model, PARAMS, n_draft_max=K, n_seq_max=N_SEQ, padding="always", uses_heads=heads) as session:
+    with Session(model, replace(PARAMS, n_seq_max=N_SEQ), n_draft_max=K, padding="always", uses_heads=heads) as session:
         if session.mtp_memory == "own":
             pytest.skip("its passes have exact shapes")
         ends = [10] * N_SEQ
@@ -394,7 +394,7 @@ def test_rounds_share_passes_as_far_as_that_costs_less(
 ) -> None:
     with (
         open_model(write_qwen35(tmp_path / "tiny.gguf")) as model,
-        Session(model, PARAMS, n_draft_max=K, n_seq_max=N_SEQ, padding=padding) as session,
+        Session(model, replace(PARAMS, n_seq_max=N_SEQ), n_draft_max=K, padding=padding) as session,
     ):
         for slot in range(len(lengths)):
             session.decode([Chunk([3] * 10, 0, slot, feed=True)])

@@ -144,7 +144,7 @@ def test_builds_are_the_passes_that_llama_cpp_did_not_reuse_a_graph_for(model: o
 @pytest.mark.model
 @pytest.mark.parametrize("n_reduced", [0, 20])
 def test_a_sampler_fetches_no_more_than_what_has_the_highest_logits(nano: object, n_reduced: int) -> None:
-    with Session(nano, PARAMS, n_draft_max=K, n_seq_max=2) as session:
+    with Session(nano, replace(PARAMS, n_seq_max=2), n_draft_max=K) as session:
         session.reduce_logits(n_reduced, also_on_host=True)
         session.decode([Chunk(range(100, 140), 0, 0, feed=True), Chunk(range(200, 210), 0, 1, feed=True)])
         session.decode([Chunk([5, 6, 7], 40, 0, "all"), Chunk([6, 7, 8], 10, 1, "all")])
@@ -263,7 +263,7 @@ def test_a_state_of_another_model_or_shape_is_refused(model: object) -> None:
         pytest.raises(StateError, match="another model"),
     ):
         session.restore(data)
-    with Session(model, PARAMS, n_draft_max=K, n_seq_max=2, model_id="m") as session:
+    with Session(model, replace(PARAMS, n_seq_max=2), n_draft_max=K, model_id="m") as session:
         tokens = prompt(session, 20)
         with pytest.raises(StateError, match="does not fit this session"):
             session.restore(data)
@@ -366,7 +366,7 @@ def test_a_prompt_feeds_the_heads_also_after_one_that_did_not(model: object) -> 
 
 def test_copies_and_originals_go_back_on_their_own(model: object) -> None:
     """After a round with rejected drafts, and both of them again later."""
-    with Session(model, PARAMS, n_draft_max=K, n_seq_max=2) as session, Session(model, PARAMS) as plain:
+    with Session(model, replace(PARAMS, n_seq_max=2), n_draft_max=K) as session, Session(model, PARAMS) as plain:
         tokens = prompt(session, 30)
         session.decode([Chunk([1, 2, 3, 4], 30, logits="all", feed=True)])
         session.truncate(32)
@@ -406,7 +406,7 @@ def test_a_restored_sequence_does_not_go_back_by_what_another_text_has_left(mode
 
 def test_a_draft_that_fails_takes_nothing_that_was_decoded(model: object) -> None:
     params = replace(PARAMS, n_ctx=256)
-    with Session(model, params, n_draft_max=K, n_seq_max=2) as session:
+    with Session(model, replace(params, n_seq_max=2), n_draft_max=K) as session:
         for sequence in (0, 1):
             session.decode([Chunk([3] * 256, 0, sequence, feed=True)])
         with pytest.raises(PymtpError):
@@ -416,7 +416,7 @@ def test_a_draft_that_fails_takes_nothing_that_was_decoded(model: object) -> Non
 
 
 def test_positions_that_a_copy_shares_are_not_moved(model: object) -> None:
-    with Session(model, PARAMS, n_draft_max=K, n_seq_max=2) as session:
+    with Session(model, replace(PARAMS, n_seq_max=2), n_draft_max=K) as session:
         prompt(session, 30)
         session.copy(0, 1)
         with pytest.raises(PymtpError, match=r"no context shift"):
@@ -426,7 +426,7 @@ def test_positions_that_a_copy_shares_are_not_moved(model: object) -> None:
 
 
 def test_chunks_that_make_no_sense_are_refused(model: object) -> None:
-    with Session(model, PARAMS, n_draft_max=K, n_seq_max=2) as session:
+    with Session(model, replace(PARAMS, n_seq_max=2), n_draft_max=K) as session:
         prompt(session, 30)
         with pytest.raises(InvalidParameter, match="chunks must be at least one token long each"):
             session.decode([Chunk([], 0, 1), Chunk([1], 30)])
@@ -436,11 +436,11 @@ def test_chunks_that_make_no_sense_are_refused(model: object) -> None:
             with pytest.raises(PymtpError, match=f"a draft of {odd}: 1 to {K} are allowed"):
                 session.draft_tokens([Chunk([1], 30)], odd)
     with pytest.raises(InvalidParameter, match="n_ctx must be at most"):
-        Session(model, replace(PARAMS, n_ctx=2**30), n_seq_max=4)
+        Session(model, replace(PARAMS, n_ctx=2**30, n_seq_max=4))
 
 
 def test_sequences_that_are_none_are_refused(model: object) -> None:
-    with Session(model, PARAMS, n_draft_max=K, n_seq_max=2) as session:
+    with Session(model, replace(PARAMS, n_seq_max=2), n_draft_max=K) as session:
         prompt(session, 30)
         for sequence in (-1, 2, 99):
             with pytest.raises(PymtpError, match=f"sequence {sequence}"):

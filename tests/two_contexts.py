@@ -59,7 +59,7 @@ class TwoContexts:
 
     @staticmethod
     def _context(model: object, params: ContextParams, kind: int, other: object | None = None) -> object:
-        native = llama_cpp.llama_context_params.from_buffer_copy(ffi.buffer(native_params(params, 0, 1)))
+        native = llama_cpp.llama_context_params.from_buffer_copy(ffi.buffer(native_params(params, 0)))
         native.ctx_other = other
         native.ctx_type = kind
         native.n_rs_seq = 8  # recurrent states can go back over the longest draft of the tests

@@ -228,7 +228,7 @@ def captured_log() -> Iterator[list[str]]:
 
 
 def _open(model: object, params: ContextParams, n_draft_max: int, *, is_draft: bool) -> object:
-    native = llama_cpp.llama_context_params.from_buffer_copy(ffi.buffer(native_params(params, n_draft_max, 1)))
+    native = llama_cpp.llama_context_params.from_buffer_copy(ffi.buffer(native_params(params, n_draft_max)))
     if is_draft:
         native.ctx_type = _MTP
         native.n_outputs_max = 1

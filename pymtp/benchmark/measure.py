@@ -87,7 +87,7 @@ def measure(
             results.note(f"{problem}: {'drafts by lookup, where K is auto' if adapts else 'plain decoding only'}")
         for path, scale in variant.placement.adapters:
             results.note(f"{variant.path.name}: LoRA adapter {path}, scale {scale:g}")
-        n_threads = native_params(variant.context, 0, 1).n_threads
+        n_threads = native_params(variant.context, 0).n_threads
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         results.subjects[variant] = Subject(info, sha256(variant.path), n_threads, n_ctx, now)
         # one after the other: with little memory, two would not fit

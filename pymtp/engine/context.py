@@ -124,21 +124,20 @@ _ROPE_FLOATS = {"rope_freq_base": 0, "rope_freq_scale": 0, **dict.fromkeys(_YARN
 """The least of each."""
 
 
-def resolved(model: object, params: ContextParams, n_seq_max: int | None) -> ContextParams:
+def resolved(model: object, params: ContextParams) -> ContextParams:
     """`params` with numbers for what they leave open. Raises InvalidParameter if these do not go together."""
-    n_seq_max = params.n_seq_max if n_seq_max is None else n_seq_max
-    require(1 <= n_seq_max <= MAX_SEQUENCES, "n_seq_max", f"between 1 and {MAX_SEQUENCES}", n_seq_max)
     # llama.cpp rounds its cache up: what was asked for is the limit
     n_ctx = context_size(params.n_ctx, lib.llama_model_n_ctx_train(model_pointer(model)), params.n_ctx_max)
-    if n_ctx * n_seq_max > INT_MAX:
-        raise InvalidParameter("n_ctx", f"at most {INT_MAX // n_seq_max} for {n_seq_max} sequences", value=n_ctx)
+    if n_ctx * params.n_seq_max > INT_MAX:
+        most = INT_MAX // params.n_seq_max
+        raise InvalidParameter("n_ctx", f"at most {most} for {params.n_seq_max} sequences", value=n_ctx)
     n_cells = n_ctx if params.n_cells == 0 else params.n_cells
-    return replace(params, n_ctx=n_ctx, n_cells=n_cells, n_seq_max=n_seq_max)
+    return replace(params, n_ctx=n_ctx, n_cells=n_cells)
 
 
 def session_params(context: ContextParams, n_draft_max: int) -> tuple[Any, list[Any]]:
     """A `pymtp_session_params *` for what `resolved` returned, and what has to live until it was used."""
-    params, native = ffi.new("struct pymtp_session_params *"), native_params(context, n_draft_max, context.n_seq_max)
+    params, native = ffi.new("struct pymtp_session_params *"), native_params(context, n_draft_max)
     params.context, params.n_draft_max, params.n_ctx_seq = native, n_draft_max, context.n_ctx
     threads = threads_of(context)
     if not any(each.processors for each in threads):
@@ -148,15 +147,15 @@ def session_params(context: ContextParams, n_draft_max: int) -> tuple[Any, list[
     return params, [native, *pools]
 
 
-def native_params(params: ContextParams, n_draft_max: int, n_seq_max: int) -> Any:
-    """The `llama_context_params *` for `n_seq_max` sequences that verifies `n_draft_max` drafts of each."""
+def native_params(params: ContextParams, n_draft_max: int) -> Any:
+    """The `llama_context_params *` for sequences that verify `n_draft_max` drafts each."""
     native = ffi.new("struct llama_context_params *", lib.llama_context_default_params())
-    native.n_ctx = params.n_cells or (params.n_ctx or 0) * n_seq_max
+    native.n_ctx = params.n_cells or (params.n_ctx or 0) * params.n_seq_max
     # a round of all sequences is one ubatch; llama.cpp wants one row more where it keeps recurrent states
     n_verified = n_draft_max + 2 if n_draft_max else 1
-    native.n_ubatch = max(params.n_ubatch, n_verified * n_seq_max)
+    native.n_ubatch = max(params.n_ubatch, n_verified * params.n_seq_max)
     native.n_batch = max(params.n_batch, native.n_ubatch)
-    native.n_seq_max = n_seq_max
+    native.n_seq_max = params.n_seq_max
     native.kv_unified = params.kv_unified
     rounds, prompts = threads_of(params)
     native.n_threads, native.n_threads_batch = rounds.n_threads, prompts.n_threads

@@ -69,7 +69,7 @@ class Session(DraftLimits, Snapshots):
     `model` is llama.cpp's handle of a model (Weights.model), loaded with `load_mtp` if its heads are to draft;
     without `uses_heads` the drafts that a round verifies come from somewhere else. `assistant` is the
     handle of a second model that drafts instead of heads; it must outlive the session. There are
-    `n_seq_max` sequences (None: `params.n_seq_max`), 0 and up, of `params.n_ctx` positions each.
+    `params.n_seq_max` sequences, 0 and up, of `params.n_ctx` positions each.
     `mtp_context` says what the rows of several heads read: all of them the trunk's hidden states
     ("target"), or each those of the head before it ("chained"). `model_id` names the weights: a
     saved state belongs to them. `padding` says whether passes that verify drafts of many sequences are
@@ -88,14 +88,12 @@ class Session(DraftLimits, Snapshots):
         n_draft_max: int = 0,
         uses_heads: bool = True,
         assistant: object | None = None,
-        n_seq_max: int | None = None,
         mtp_context: Literal["target", "chained"] = "target",
         model_id: str = "",
         padding: Literal["auto", "never", "always"] = "auto",
     ) -> None:
         require(mtp_context in _HEAD_CONTEXT, "mtp_context", "target or chained", mtp_context)
-        params = resolved(model, params, n_seq_max)
-        n_seq_max = params.n_seq_max
+        params = resolved(model, params)
         self.n_ctx: int = params.n_ctx or 0
         """Positions that a sequence can hold."""
         model = model_pointer(model)
@@ -112,16 +110,16 @@ class Session(DraftLimits, Snapshots):
         """Highest logits that passes find: see reduce_logits."""
         self.model_id = self._state_id = model_id + params.positions_id
         """Names the weights, and how positions are computed."""
-        self.n_seq_max = n_seq_max
+        self.n_seq_max = params.n_seq_max
         """Sequences that the session holds."""
-        self.n_cells: int = params.n_cells or self.n_ctx * n_seq_max
+        self.n_cells: int = params.n_cells or self.n_ctx * self.n_seq_max
         """Positions that all of them together can hold; the cache may have a few more."""
         self.n_ubatch: int = lib.llama_n_ubatch(info.context)
         """Rows that are computed at once: at least those of a round of all sequences. `decode` takes more."""
         self.is_async: bool = bool(info.is_async)
         """Whether a device computes the passes: `decode` returns before it is done, and logits wait for it."""
         is_recurrent = lib.llama_model_is_hybrid(model) or lib.llama_model_is_recurrent(model)
-        self.needs_equal_rows: bool = n_seq_max > 1 and bool(is_recurrent or not params.kv_unified)
+        self.needs_equal_rows: bool = self.n_seq_max > 1 and bool(is_recurrent or not params.kv_unified)
         """Whether sequences share a pass only if they have equally many rows in it."""
         self.n_draft_max = n_draft_max
         """Drafts that a round can verify; 0: it decodes plainly."""
