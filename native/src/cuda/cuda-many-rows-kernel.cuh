@@ -207,28 +207,19 @@ static FEW_ROWS_FUNCTION int many_rows_begin(int total, int block) {
 // Adds the sums that blocks have left of a warp, in their order. place_of: where a block has
 template <int NT, class F>
 static FEW_ROWS_FUNCTION void many_rows_add_left(F place_of, int first_block, int last_block, float (&sums)[NT][4]) {
-    constexpr int together = NT <= 4 ? 4 : NT <= MANY_ROWS_TILES ? 2 : 1;
-    for (int block = first_block; block <= last_block; block += together) {
-        float4 add[together][NT];
+    for (int block = first_block; block <= last_block; ++block) {
+        const char * from = place_of(block);
+        float4       add[NT];
         FEW_ROWS_UNROLL
-        for (int j = 0; j < together; ++j) {
-            const char * from = place_of(min(block + j, last_block));
-            FEW_ROWS_UNROLL
-            for (int i = 0; i < NT; ++i) {
-                add[j][i] = __ldcg((const float4 *) (from + i * 16 * FEW_ROWS_LANES));
-            }
+        for (int i = 0; i < NT; ++i) {
+            add[i] = __ldcg((const float4 *) (from + i * 16 * FEW_ROWS_LANES));
         }
         FEW_ROWS_UNROLL
-        for (int j = 0; j < together; ++j) {
-            if (block + j <= last_block) {
-                FEW_ROWS_UNROLL
-                for (int i = 0; i < NT; ++i) {
-                    sums[i][0] += add[j][i].x;
-                    sums[i][1] += add[j][i].y;
-                    sums[i][2] += add[j][i].z;
-                    sums[i][3] += add[j][i].w;
-                }
-            }
+        for (int i = 0; i < NT; ++i) {
+            sums[i][0] += add[i].x;
+            sums[i][1] += add[i].y;
+            sums[i][2] += add[i].z;
+            sums[i][3] += add[i].w;
         }
     }
 }
