@@ -58,7 +58,7 @@ def main() -> None:
         for generation in generations:
             next(generation)
         while not all(generation.stats.rounds for generation in generations):
-            next(generations[0])
+            next(generations[-1])  # whose prompt comes last
         n_before, begin = max(generation.stats.rounds for generation in generations), perf_counter()
         for generation in generations:
             "".join(generation)
