@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -99,10 +98,9 @@ def main() -> None:
     parser.add_argument("--streams", action="store_true", help="a cache for each sequence: kv_unified=False")
     args = parser.parse_args()
     handle = load(args.model)
-    params = ContextParams(n_ctx=args.tokens + 64, n_threads=args.threads, kv_unified=not args.streams)
-    with Session(
-        handle, replace(params, n_seq_max=args.sequences), n_draft_max=args.draft_max, padding=args.padding
-    ) as session:
+    cache = {"n_ctx": args.tokens + 64, "n_seq_max": args.sequences, "kv_unified": not args.streams}
+    params = ContextParams(n_threads=args.threads, **cache)
+    with Session(handle, params, n_draft_max=args.draft_max, padding=args.padding) as session:
         play(session, args)
 
 

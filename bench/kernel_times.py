@@ -58,11 +58,11 @@ def main() -> None:
         for generation in generations:
             next(generation)
         while not all(generation.stats.rounds for generation in generations):
-            next(generations[-1])  # whose prompt comes last
-        n_before, begin = max(generation.stats.rounds for generation in generations), perf_counter()
+            next(generations[-1])  # its prompt is processed last
+        n_before, begin = generations[-1].stats.rounds, perf_counter()
         for generation in generations:
             "".join(generation)
-        return max(generation.stats.rounds for generation in generations) - n_before, perf_counter() - begin
+        return generations[-1].stats.rounds - n_before, perf_counter() - begin
 
     def passes() -> tuple[int, float]:
         """As many passes, and their seconds."""

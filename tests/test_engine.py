@@ -153,8 +153,7 @@ def test_logits_equal_those_of_llama_cpp_with_a_second_context(
     texts = [greedy(model, random_tokens(rng, n), n_tokens) for n in (77, 40, 101)[:n_sequences]]
     players = [Scripted(text, len(text) - n_tokens) for text in texts]
     references = [TwoContexts(model, PARAMS, n_heads) for _ in players]
-    params = replace(PARAMS, kv_unified=kv_unified)
-    with Session(model, replace(params, n_seq_max=n_sequences), n_draft_max=K) as session:
+    with Session(model, replace(PARAMS, kv_unified=kv_unified, n_seq_max=n_sequences), n_draft_max=K) as session:
         assert session.mtp_memory == "shared"
         drafter = MtpDrafter(session)
         play_turns(session, drafter, {slot: player.sequence for slot, player in enumerate(players)})
@@ -328,8 +327,7 @@ def test_the_same_seed_gives_the_same_text_alone_and_together(family: tuple[obje
     prompts = [random_tokens(rng, 10 + 9 * i) for i in range(5)]
 
     def generate(n_seq_max: int, *numbers: int) -> list[list[int]]:
-        params = replace(PARAMS, kv_unified=kv_unified)
-        with Session(model, replace(params, n_seq_max=n_seq_max), n_draft_max=K) as session:
+        with Session(model, replace(PARAMS, kv_unified=kv_unified, n_seq_max=n_seq_max), n_draft_max=K) as session:
             scheduler = Scheduler(session, MtpDrafter(session))
             sequences = []
             for i in numbers:
@@ -400,8 +398,8 @@ def test_heads_continue_without_the_hidden_state_of_a_dropped_row(family: tuple[
 
 def test_ubatches_are_at_least_large_enough_for_a_round_of_all_sequences(family: tuple[object, int]) -> None:
     model, _ = family
-    params = ContextParams(n_ctx=256, n_ubatch=1, n_batch=1, n_threads=1, flash_attn="off")
-    with Session(model, replace(params, n_seq_max=2), n_draft_max=K) as session:
+    params = ContextParams(n_ctx=256, n_ubatch=1, n_batch=1, n_seq_max=2, n_threads=1, flash_attn="off")
+    with Session(model, params, n_draft_max=K) as session:
         assert session.n_ubatch >= 2 * (K + 1)
         play(session, n_prompt=3, n_rounds=12)
 

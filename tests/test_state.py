@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,8 +108,8 @@ def test_a_state_with_a_cell_before_the_first_position_is_refused(tmp_path: Path
 def test_a_state_with_a_cell_that_has_a_sequence_twice_is_refused(tmp_path: Path) -> None:
     """It would be counted twice, and freed once: nothing could be decoded at its place."""
     weights = Weights(model_facts(write_mimo2(tmp_path / "tiny.gguf")), ModelParams(), with_heads=True)
-    params = ContextParams(n_ctx=64, n_threads=1, kv_unified=True)
-    session = Session(weights.model, replace(params, n_seq_max=2), n_draft_max=1, model_id="m")
+    params = ContextParams(n_ctx=64, n_seq_max=2, n_threads=1, kv_unified=True)
+    session = Session(weights.model, params, n_draft_max=1, model_id="m")
     session.decode([Chunk(list(range(7)), 0)])
     expected = session.logits.tolist()
     session.copy(0, 1)

@@ -236,7 +236,7 @@ template <class T> static void check(const product & p, const few_rows_device & 
 
 template <class T> static void check_type(ggml_type type) {
     static constexpr few_rows_device DEVICES[] = {
-        { 4, 48 << 10 }, { 4, 64 << 10 }, { 2, 99 << 10 }, { 1, 227 << 10 }
+        { 4, 48 << 10, false }, { 4, 64 << 10, false }, { 2, 99 << 10, false }, { 1, 227 << 10, true }
     };
 
     // more chunks than warps; a part of a chunk; rows that begin at any address their type has
@@ -355,6 +355,7 @@ static std::vector<float> compute_many(const product & p, const few_rows_device 
     const auto division = many_rows_divide<T>(given, device);
     CHECK_EQUAL(division.n_tiles, NT);
     CHECK(division.shared_size <= device.shared_size);
+    CHECK(given.n_warps <= (many_rows_most_warps<T, NT>()));
     const size_t          n_sums = division.n_blocks * given.n_warps;
     std::vector<float4>   sums(2 * n_sums * many_rows_sums_size<NT>() / sizeof(float4));
     std::vector<unsigned> counters(n_sums);
@@ -384,7 +385,7 @@ template <class K> static void check_many_rows(ggml_type type) {
     static constexpr few_rows_device SMALL{ 1, 64 << 10, false };
     static constexpr few_rows_device MIDDLE{ 3, 99 << 10, false };
     static constexpr few_rows_device LARGE{ 8, 227 << 10, false };
-    static constexpr few_rows_device HOPPER{ 1, 227 << 10, true };
+    static constexpr few_rows_device HOPPER{ 3, 227 << 10, true };
 
     check_many<T, 2, false>(random_product(type, 256, 5, 9, 0, false, true), SMALL, 1);
     check_many<T, 2, true>(random_product(type, 768, 33, 16, 0, true, true), LARGE, 1);
@@ -392,8 +393,9 @@ template <class K> static void check_many_rows(ggml_type type) {
     check_many<T, 4, false>(random_product(type, 1280, 140, 31, 0, false, false), LARGE, 1);
     check_many<T, 8, true>(random_product(type, 1536, 70, 41, 0, true, false), LARGE, 1);
     check_many<T, 8, false>(random_product(type, 512, 9, 67, 0, false, false), LARGE, 1);
-    check_many<T, 16, false>(random_product(type, 1280, 33, 131, 0, false, true), HOPPER, 1);
-    check_many<T, 16, true>(random_product(type, 1280, 140, 67, 0, true, false), HOPPER, 1);
+    check_many<T, 16, false>(random_product(type, 2304, 33, 131, 0, false, true), HOPPER, 1);
+    check_many<T, 16, false>(random_product(type, 2304, 35, 67, 0, false, false), HOPPER, 2);
+    check_many<T, 16, true>(random_product(type, 1280, 260, 67, 0, true, false), HOPPER, 1);
 }
 
 static void q8_0_is_right_and_rows_do_not_matter() {

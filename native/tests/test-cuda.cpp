@@ -288,6 +288,17 @@ static void products_of_all_types_are_right_and_rows_do_not_matter() {
     }
 }
 
+// so many steps that Hopper takes 128 rows at a time
+static void products_of_many_steps_are_right() {
+    for (const ggml_type type : TYPES) {
+        const product all = whole_product(type, 4096, 6001, 0, 300);
+        for (const int64_t n_rows : { 129, 300 }) {
+            check(part_of(all, n_rows, fused::NOTHING));
+            check(part_of(all, n_rows, fused::GATE));
+        }
+    }
+}
+
 static void experts_are_right_and_rows_do_not_matter() {
     for (const ggml_type type : TYPES) {
         const int failed_before = g_n_failed;
@@ -789,6 +800,7 @@ int main(int argc, char ** argv) {
     }
     RUN(products_of_all_types_are_right_and_rows_do_not_matter);
     RUN(more_rows_are_right_and_do_not_matter);
+    RUN(products_of_many_steps_are_right);
     RUN(experts_are_right_and_rows_do_not_matter);
     RUN(products_are_right_and_rows_do_not_matter);
     RUN(routers_are_right_and_rows_do_not_matter);

@@ -148,7 +148,7 @@ def session_params(context: ContextParams, n_draft_max: int) -> tuple[Any, list[
 
 
 def native_params(params: ContextParams, n_draft_max: int) -> Any:
-    """The `llama_context_params *` for sequences that verify `n_draft_max` drafts each."""
+    """A `llama_context_params *` for `params.n_seq_max` sequences that verify `n_draft_max` drafts each."""
     native = ffi.new("struct llama_context_params *", lib.llama_context_default_params())
     native.n_ctx = params.n_cells or (params.n_ctx or 0) * params.n_seq_max
     # a round of all sequences is one ubatch; llama.cpp wants one row more where it keeps recurrent states

@@ -26,9 +26,9 @@ static FEW_ROWS_FUNCTION float few_rows_glu(float up, float gate, ggml_glu_op op
     }
 }
 
-// What follows a sum, of the n-th row of activations: biases, and with a gate what is made of both.
+// Finishes a sum of the n-th row of activations: adds biases and, with a gate, applies the GLU (else `gate` is ignored).
 template <bool GATE>
-static FEW_ROWS_FUNCTION float few_rows_end(const few_rows_product & p, int n, int row, float result, float gate) {
+static FEW_ROWS_FUNCTION float few_rows_finish(const few_rows_product & p, int n, int row, float result, float gate) {
     if (p.bias) {
         result += p.bias[n * p.bias_stride + row];
     }
@@ -317,7 +317,7 @@ static FEW_ROWS_FUNCTION void few_rows_store(const few_rows_product & p, const f
                 results[k] += partials[((k * p.n_block_rows + row) * N + n) * n_chunks + chunk];
             }
         }
-        const float   result = few_rows_end<GATE>(p, n, row_0 + row, results[0], results[GATE]);
+        const float   result = few_rows_finish<GATE>(p, n, row_0 + row, results[0], results[GATE]);
         const int     i      = p.ids ? routed[n] : 0;
         const int64_t to =
             p.ids ? i / p.n_places * matrix.dst_stride + i % p.n_places * p.dst_place_stride : n * matrix.dst_stride;

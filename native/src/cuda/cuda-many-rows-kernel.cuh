@@ -7,7 +7,7 @@
 // take, as halves. Thread blocks go through the steps of all tiles in turn, each through as many as the others; where the
 // steps of a tile are of several blocks, the last one that has its sums adds all, in the order of the steps.
 //
-// Sums are floats. For up to 64 columns, in which order they are added depends on the matrix alone: a column's results do
+// Sums are floats. For up to 64 columns, where shared memory is enough for 8 tiles, in which order they are added depends on the matrix alone: a column's results do
 // not depend, bit for bit, on the columns next to it, nor on how many they are.
 //
 // Knows device code alone, as the kernel for few rows: whoever includes it has cuda-many-rows-products.cuh, or the same names.
@@ -106,7 +106,7 @@ static FEW_ROWS_FUNCTION void many_rows_fetch_weights(const few_rows_product & p
     }
 }
 
-// a step's columns, by all warps: as many halves of it at a time as they have lanes for
+// All warps copy a step's columns, as many halves at a time as there are threads for.
 template <int NT>
 static FEW_ROWS_FUNCTION void many_rows_fetch_columns(const few_rows_product & p, const many_rows_position & at,
                                                       char * slot) {
@@ -129,7 +129,7 @@ static FEW_ROWS_FUNCTION void many_rows_fetch_columns(const few_rows_product & p
 template <class T, int NT, class F>
 static FEW_ROWS_FUNCTION void many_rows_multiply(const char * const (&rows)[2], const char * columns, int lane,
                                                  float (&sums)[NT][4], F fetch) {
-    constexpr bool is_early = NT <= MANY_ROWS_TILES; // with more tiles there is time to fetch beside the products
+    constexpr bool is_early = NT <= MANY_ROWS_TILES; // with more tiles, fetching overlaps with the products
     if (is_early) {
         fetch();
     }
@@ -204,7 +204,7 @@ static FEW_ROWS_FUNCTION int many_rows_begin(int total, int block) {
     return (int) ((int64_t) total * block / (int) gridDim.x);
 }
 
-// Adds the sums that blocks have left of a warp, in their order. place_of: where a block has
+// Adds the sums that blocks left for a warp, in the order of the blocks. place_of: where a block left them
 template <int NT, class F>
 static FEW_ROWS_FUNCTION void many_rows_add_left(F place_of, int first_block, int last_block, float (&sums)[NT][4]) {
     for (int block = first_block; block <= last_block; ++block) {
@@ -300,7 +300,7 @@ static FEW_ROWS_FUNCTION void many_rows_store(const few_rows_product & p, const 
                 if (row >= at.n_rows) {
                     continue;
                 }
-                matrix.dst[n * matrix.dst_stride + at.row_0 + row] = few_rows_end<GATE>(
+                matrix.dst[n * matrix.dst_stride + at.row_0 + row] = few_rows_finish<GATE>(
                     p, n, at.row_0 + row, sums[tile][i * 2 + j] * factor, sums[tile][2 + j] * factor);
             }
         }

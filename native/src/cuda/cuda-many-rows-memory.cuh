@@ -12,12 +12,14 @@ static constexpr int MANY_ROWS_SLOTS_MAX   = 4;    // steps in shared memory
 static constexpr int MANY_ROWS_COUNTERS    = 8192; // as many as thread blocks of a device have warps
 static constexpr int MANY_ROWS_COLUMNS_MAX = 512;  // of a prompt's pass, too
 
-// Tiles of columns that a thread block takes at a time: of up to 64 columns, and of more on Hopper. Weights are unpacked
-// half as often then, but there are fewer blocks to share the steps.
+// Tiles of columns that a thread block takes at a time: at most 8, or 16 on Hopper for more than 64 columns. Weights are
+// then unpacked half as often, but there are fewer steps to share among the blocks: with fewer than 5 for each, 128 columns
+// took longer (H200, Q4_K, bench/cuda_many_rows.cu).
 static constexpr int MANY_ROWS_TILES         = 8;
 static constexpr int MANY_ROWS_HOPPER_TILES  = 16;
-static constexpr int MANY_ROWS_HOPPER_STEPS  = 5;                  // of a thread block at least
-static constexpr int MANY_ROWS_HOPPER_SHARED = (227 << 10) - 1024; // bytes that a thread block has on Hopper
+static constexpr int MANY_ROWS_HOPPER_STEPS  = 5;                           // of each thread block, at least
+static constexpr int MANY_ROWS_HOPPER_SHARED = (227 << 10) - FEW_ROWS_COPY; // bytes that a thread block has there
+static_assert(MANY_ROWS_COLUMNS_MAX % (8 * MANY_ROWS_HOPPER_TILES) == 0);   // the header has room for all tiles
 
 // Activations: a factor of each column, then steps of 256 values as tensor cores take them: 16 times 16 values, in two
 // halves; of each half tiles of 8 columns, with 8 values of a column after the other: of each quarter of the 256 two.
@@ -34,8 +36,8 @@ template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows
     return many_rows_columns_size<NT>() + n_warps * MANY_ROWS_ROWS * few_rows_place_size<T>();
 }
 
-// Warps of a thread block at most. With more tiles a lane has twice as many sums: where shared memory is not enough for
-// the rows of 16 warps, there are 8, whose lanes may have twice as many registers.
+// The most warps of a thread block. With 16 tiles a lane holds twice as many sums; where shared memory cannot hold two
+// steps of 16 warps, there are 8, whose lanes may use twice as many registers.
 template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_most_warps() {
     return NT < MANY_ROWS_HOPPER_TILES || 2 * many_rows_slot_size<T, NT>(MANY_ROWS_WARPS) <= MANY_ROWS_HOPPER_SHARED ?
                MANY_ROWS_WARPS :
@@ -47,7 +49,7 @@ template <int NT> static constexpr FEW_ROWS_HOST_FUNCTION int many_rows_sums_siz
     return MANY_ROWS_ROWS * 8 * NT * 4;
 }
 
-// tiles that activations come in, the last ones with nothing, so that each thread block has as many as it takes
+// tiles that activations are padded to (the last ones may be empty), so that every thread block has as many as it takes
 static inline int many_rows_all_tiles(int n_columns) {
     const int n_tiles = (n_columns + 7) / 8;
     return n_tiles <= 2 ? 2 :

@@ -268,7 +268,7 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
         }
         const float * sums = all + n * stride + row;
         matrix.dst[n * matrix.dst_stride + row_0 + row] =
-            few_rows_end<GATE>(p, n, row_0 + row, sums[0], sums[GATE * rows]);
+            few_rows_finish<GATE>(p, n, row_0 + row, sums[0], sums[GATE * rows]);
     }
 }
 
