@@ -7,7 +7,8 @@ Each version keeps a process with the model loaded; they take turns, text by tex
 several sequences the prompts go in groups of that many. Prints for each K and number of sequences how many groups'
 texts are equal, and the ratio of the new version's tokens a second to the old one's: wall clock from the request to the
 last token, of each group the fastest of all repetitions, which what else the machine does disturbs least; the median of
-the groups and the middle half of them.
+the groups and the middle half of them. One process can be slower than the other with the same version in both (by a
+tenth, for texts of 4 tokens): name them in both orders.
 """
 
 from __future__ import annotations
