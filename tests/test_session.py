@@ -405,8 +405,7 @@ def test_a_restored_sequence_does_not_go_back_by_what_another_text_has_left(mode
 
 
 def test_a_draft_that_fails_takes_nothing_that_was_decoded(model: object) -> None:
-    params = replace(PARAMS, n_ctx=256)
-    with Session(model, replace(params, n_seq_max=2), n_draft_max=K) as session:
+    with Session(model, replace(PARAMS, n_ctx=256, n_seq_max=2), n_draft_max=K) as session:
         for sequence in (0, 1):
             session.decode([Chunk([3] * 256, 0, sequence, feed=True)])
         with pytest.raises(PymtpError):

@@ -288,7 +288,7 @@ static void products_of_all_types_are_right_and_rows_do_not_matter() {
     }
 }
 
-// so many steps that Hopper takes 128 rows at a time
+// with enough steps for Hopper to take 128 rows at a time
 static void products_of_many_steps_are_right() {
     for (const ggml_type type : TYPES) {
         const product all = whole_product(type, 4096, 6001, 0, 300);

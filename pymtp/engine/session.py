@@ -182,7 +182,7 @@ class Session(DraftLimits, Snapshots):
         return [drafts[row] for row in rows], [likely[row] for row in rows]
 
     def pass_shape(self, steps: int, rows: int, n_sequences: int) -> tuple[int, int, int]:
-        """What is computed for a round of so many draft steps, rows and sequences, padding included."""
+        """What is computed for a round with these numbers of draft steps, rows and sequences, padding included."""
         computed, session = lib.pymtp_session_n_computed, self._handle.native
         return steps, computed(session, rows, 0), computed(session, n_sequences, 1)
 

@@ -7,8 +7,9 @@
 // take, as halves. Thread blocks go through the steps of all tiles in turn, each through as many as the others; where the
 // steps of a tile are of several blocks, the last one that has its sums adds all, in the order of the steps.
 //
-// Sums are floats. For up to 64 columns, where shared memory is enough for 8 tiles, in which order they are added depends on the matrix alone: a column's results do
-// not depend, bit for bit, on the columns next to it, nor on how many they are.
+// Sums are floats. For up to 64 columns, where shared memory is enough for 8 tiles, the order in which they are added
+// depends on the matrix alone: a column's results do not depend, bit for bit, on the columns next to it, nor on how many
+// they are.
 //
 // Knows device code alone, as the kernel for few rows: whoever includes it has cuda-many-rows-products.cuh, or the same names.
 

@@ -83,8 +83,7 @@ static bool many_rows_fit(few_rows_product & p, const few_rows_device & device, 
     for (const auto & choice : CHOICES) {
         p.n_warps  = choice[0];
         n_resident = choice[1];
-        if (p.n_warps <= many_rows_most_warps<T, NT>() &&
-            many_rows_shared_size(device, n_resident) / many_rows_slot_size<T, NT>(p.n_warps) >= 2) {
+        if (many_rows_shared_size(device, n_resident) / many_rows_slot_size<T, NT>(p.n_warps) >= 2) {
             return true;
         }
     }
@@ -106,15 +105,15 @@ static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_
 }
 
 template <class T> static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_device & device) {
-    int n_resident;
-    if (device.is_hopper && p.n_tokens > 8 * MANY_ROWS_TILES &&
-        many_rows_fit<T, MANY_ROWS_HOPPER_TILES>(p, device, n_resident) &&
-        p.n_warps == many_rows_most_warps<T, MANY_ROWS_HOPPER_TILES>()) {
-        const auto res = many_rows_divide<T, MANY_ROWS_HOPPER_TILES>(p, device, n_resident);
-        if (res.n_steps >= MANY_ROWS_HOPPER_STEPS * n_resident * device.n_multiprocessors) {
+    p.n_warps           = many_rows_most_warps<T, MANY_ROWS_HOPPER_TILES>();
+    const int slot_size = many_rows_slot_size<T, MANY_ROWS_HOPPER_TILES>(p.n_warps);
+    if (device.is_hopper && p.n_tokens > 8 * MANY_ROWS_TILES && many_rows_shared_size(device, 1) / slot_size >= 2) {
+        const auto res = many_rows_divide<T, MANY_ROWS_HOPPER_TILES>(p, device, 1);
+        if (res.n_steps >= MANY_ROWS_HOPPER_STEPS * device.n_multiprocessors) {
             return res;
         }
     }
+    int       n_resident;
     // the most columns decide, so that results do not depend on how many there are
     const int n_most  = many_rows_fit<T, MANY_ROWS_TILES>(p, device, n_resident) ? MANY_ROWS_TILES :
                         many_rows_fit<T, 4>(p, device, n_resident)               ? 4 :
