@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,12 +18,11 @@ from tempfile import TemporaryDirectory, gettempdir
 
 import llama_cpp  # noqa: F401  # takes llama.cpp's log, so before pymtp, which takes it over
 
+from native_program import REPOSITORY, SOURCES, compile_native
 from pymtp.binding.library import library_file
 from pymtp.loading.params import SplitMode
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-SOURCE = REPOSITORY / "native" / "tests" / "lagging-device.cpp"
-HEADERS = REPOSITORY / "build" / "editable" / "llama.cpp" / "ggml"
+SOURCE = SOURCES / "lagging-device.cpp"
 BUILD = REPOSITORY / "build"
 DEVICE = (BUILD if os.access(BUILD, os.W_OK) else Path(gettempdir())) / "lagging-device.so"
 SPLIT_FAMILIES = ["plain", "sliding window, 3 heads", "hybrid"]
@@ -34,22 +31,10 @@ SPLIT_FAMILIES = ["plain", "sliding window, 3 heads", "hybrid"]
 
 def build() -> Path:
     """The device as a library, for the pymtp that is installed here."""
-    libraries = library_file().parent
     newest = max(path.stat().st_mtime for path in (SOURCE, library_file()))
     if not DEVICE.exists() or DEVICE.stat().st_mtime < newest:
         made = DEVICE.with_suffix(f".{os.getpid()}.so")  # several processes may build it at the same time
-        command = [
-            *shlex.split(os.environ.get("CXX", "c++")),
-            "-std=c++17",
-            "-O1",
-            "-Wall",
-            "-Wextra",
-            "-shared",
-            "-fPIC",
-        ]
-        command += [f"-I{HEADERS / 'include'}", f"-I{HEADERS / 'src'}", str(SOURCE), "-o", str(made)]
-        command += [f"-L{libraries}", "-lpymtp-ggml", "-lpymtp-ggml-base", f"-Wl,-rpath,{libraries}"]
-        subprocess.run(command, check=True)
+        compile_native(SOURCE, made, "-shared", "-fPIC")
         made.replace(DEVICE)
     return DEVICE
 

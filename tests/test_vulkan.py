@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 import families
 from log_level import logged
+from native_program import SOURCES, compile_native
 from pymtp import Chunk, Model, ModelParams
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
@@ -69,6 +71,13 @@ def server() -> Iterator[str]:
     """The endpoint of a server that lends the device."""
     with rpc_servers(1, device=DEVICE) as (started,):
         yield started.endpoint
+
+
+def test_products_of_few_rows(tmp_path: Path) -> None:
+    """Of integers: on a CPU they are never chosen, so the program asks for them."""
+    program = tmp_path / "test-vulkan"
+    compile_native(SOURCES / "test-vulkan.cpp", program)
+    subprocess.run([program], check=True)
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)
