@@ -77,7 +77,10 @@ def test_products_of_few_rows(tmp_path: Path) -> None:
     """Of integers: on a CPU they are never chosen, so the program asks for them."""
     program = tmp_path / "test-vulkan"
     compile_native(SOURCES / "test-vulkan.cpp", program)
-    subprocess.run([program], check=True)
+    done = subprocess.run([program], stdout=subprocess.PIPE, text=True)
+    if done.returncode == 77:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)

@@ -1,15 +1,38 @@
-// Products of few rows by Vulkan against those of the CPU. Without a Vulkan device there is nothing to test.
+// Products of few rows by Vulkan against those of the CPU. Without a Vulkan device, or if the compiler of shaders had no
+// products of integers, there is nothing to test.
 
+#include "ggml-backend.h"
 #include "ggml.h"
 #include "gpu-products.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <vector>
 
 // types of mul_mat_vecq_wide.glsl
 static constexpr ggml_type TYPES[] = { GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_K,
                                        GGML_TYPE_Q5_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS };
+
+// whether values are rounded to 8 bits
+static bool multiplies_integers() {
+    product p = random_product(GGML_TYPE_Q4_K, 256, 64, 1, 0, fused::NOTHING);
+    for (float & value : p.rows[0]) {
+        value = std::sqrt(std::fabs(value));
+    }
+    const auto gpu = p.compute(g_gpu, 0, 1);
+    const auto cpu = p.compute(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), 0, 1);
+
+    double error = 0.0;
+    double scale = 0.0;
+    for (size_t i = 0; i < cpu.size(); ++i) {
+        error = std::max(error, (double) std::fabs(gpu[i] - cpu[i]));
+        scale = std::max(scale, (double) std::fabs(cpu[i]));
+    }
+    return error > 1e-4 * scale;
+}
 
 static void products_of_few_rows_are_right_and_rows_do_not_matter() {
     for (const ggml_type type : TYPES) {
@@ -40,6 +63,10 @@ static void products_of_few_rows_are_right_and_rows_do_not_matter() {
 int main() {
     setenv("GGML_VK_FORCE_MMVQ", "1", 1); // on any device, and for any number of rows
     if (!find_gpu("Vulkan")) {
+        return SKIPPED;
+    }
+    if (!multiplies_integers()) {
+        std::puts("the compiler of shaders had no products of integers (GL_EXT_integer_dot_product)");
         return SKIPPED;
     }
     RUN(products_of_few_rows_are_right_and_rows_do_not_matter);
