@@ -95,6 +95,8 @@ class Family(NamedTuple):
     """Published code that says how the head joins token and hidden state, and which state that is; "": none known."""
     deviation: Deviation | None = None
     limits: str = ""
+    embeds_layers: bool = False
+    """Whether the trunk's layers have embeddings of tokens of their own, which stay on the host."""
 
 
 TRANSFORMERS = "transformers' MtpModel"
@@ -168,6 +170,7 @@ FAMILIES = {
         write_gemma4_shared,
         "shared",
         write_assistant=write_gemma4_choosing_assistant,
+        embeds_layers=True,
         limits="llama.cpp's converter drops the tensors by which the assistant chooses a part of the vocabulary: "
         "without them it looks at all of it; tests/reference/convert.py shows what it takes to keep them",
     ),
@@ -176,7 +179,13 @@ FAMILIES = {
     "qwen35moe": Family("Qwen3.5, 3.6, 3.8, experts", write_qwen35moe, "shared", after="vLLM"),
     "qwen3next": Family("Qwen3-Next", write_qwen3next, "shared", after="vLLM"),
     "qwen4exp": Family(
-        "Qwen3.8-Flash-Next", write_qwen4exp, "own", fed="plain", recycled="plain", after="vLLM, SGLang"
+        "Qwen3.8-Flash-Next",
+        write_qwen4exp,
+        "own",
+        fed="plain",
+        recycled="plain",
+        after="vLLM, SGLang",
+        embeds_layers=True,
     ),
     "qwen4exp, an index that picks": Family(
         "Qwen3.8-Flash-Next, long texts",
@@ -185,6 +194,7 @@ FAMILIES = {
         n_compared=0,
         fed="plain",
         recycled="plain",
+        embeds_layers=True,
     ),
     "nemotron_h_moe": Family(
         "Nemotron-H, experts",

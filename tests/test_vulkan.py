@@ -198,8 +198,7 @@ def test_rounds_need_nothing_of_the_host(
     begins = [i for i, split in enumerate(splits) if split[0] == "0"]
     assert len(begins) >= 3
     of_rounds = splits[begins[1] :]
-    if name == "gemma4, shared K/V" or name.startswith("qwen4exp"):
-        # embeddings of the trunk's layers stay on the host, as with other devices
+    if family.embeds_layers:  # these stay on the host with other devices, too
         assert [place for _, place, _ in of_rounds] == [DEVICE, "CPU", DEVICE]
     else:
         assert set(of_rounds) == {("0", DEVICE, "0")}
