@@ -54,10 +54,10 @@ the model. Models with M-RoPE (qwen35, qwen35moe, glm4, GLM-4.5V) pass all of it
 the tests that passed.
 
 `Vulkan`: whether a round is on the device as a whole, or all of it but the embeddings of the trunk's layers. On Mesa's
-lavapipe all families pass `tests/test_vulkan.py`: logits of trunk and heads are those of the CPU
-within 1 % of the largest (0.2 % where kernels sum in F32), after drafts that were taken back, with two sequences in a
-pass, and from a saved state. As rounding changes what an index leaves out, and which of two nearly equal experts is
-taken, the index picks everything there, and no experts are nearly equal.
+lavapipe all families pass `tests/test_vulkan.py`: logits of trunk and heads are those of the CPU within 1 % of the
+largest (0.2 % where kernels sum in F32), after drafts that were taken back, with two sequences in a pass, and from a
+saved state. As rounding changes what an index leaves out, and which of two nearly equal experts is taken, the index
+picks everything there, and no experts are nearly equal.
 
 `PyTorch`: the largest difference between the logits of three draft steps and those that PyTorch computes from the
 checkpoint that llama.cpp's converter turned into the GGUF; logits have a standard deviation of about 1. `other state`:
