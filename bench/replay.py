@@ -62,10 +62,10 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "MATCH_RATES": (tuple((least, 0.6) for least, _ in policy_module.MATCH_RATES),),
     "HEAD_RATE": (0.5, 0.6, 0.8),
     "MEMORY": (6, 25),
-    "SHARED_MEMORY": (25, 100),
     "REVIEW": (4, 16),
     "CURIOSITY": (0.0001, 0.0004),
     "N_RECENT": (3, 15),
+    "FORGET": (256, 4096),
     "NEW_SHARE": (0.05, 0.2),
 }
 """Other values of the policy's constants."""
@@ -116,8 +116,7 @@ def play(
         while waiting and len(running) < n_sequences:
             running.append(Sequence_(waiting.pop(), policy.rates.begin()))
         asked = [candidate(each, lookup=lookup) for each in running]
-        none = [0] * len(running)
-        plan = choose(policy, asked, len(running)) if policy.takes_round() else DraftPlan(0, none, none)
+        plan = choose(policy, asked, len(running))
         rows, done, n_first = len(running), 0, 0
         for each, heads, n_lookup in zip(running, plan.heads, plan.lookup, strict=True):
             right = each.trace.n_right(each.at) if heads else 0

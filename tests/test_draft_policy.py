@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import groupby
 from statistics import fmean
 
 import numpy as np
@@ -101,9 +102,9 @@ def test_other_lengths_are_tried_rarely_and_a_few_rounds_at_a_time() -> None:
     policy = new()
     play(policy, steep, 500, right=0.3)
     plans, _ = play(policy, steep, 2000, right=0.3)
-    tried = Counter(plan.steps for plan in plans if plan.steps)
-    assert 0 < tried.total() < 60
-    assert all(count % (REVIEW + 1) == 0 for count in tried.values())
+    tried = [len(list(group)) for steps, group in groupby(plan.steps for plan in plans) if steps]
+    assert 0 < sum(tried) < 60
+    assert max(tried) <= REVIEW + 1
 
 
 def test_a_length_that_pays_again_is_found_again() -> None:
@@ -237,9 +238,8 @@ def test_what_was_not_measured_lies_on_the_line_through_what_was() -> None:
     for rows, ms in ((1, 10.0), (3, 12.0), (5, 14.0)):
         for _ in range(5):
             costs.observe(0, rows, 1, ms)
-    new = 1 + NEW_SHARE
-    assert costs.table(0, 1, 8)[:5] == pytest.approx([10, 11 * new, 12, 14, 14], rel=0.01)
-    assert costs.table(0, 1, 8)[8] == pytest.approx(18 * new, rel=0.05)
+    assert costs.table(0, 1, 8)[:5] == pytest.approx([10, 11, 12, 13, 14], rel=0.01)
+    assert costs.table(0, 1, 8)[8] == pytest.approx(18, rel=0.05)
     for _ in range(5):
         costs.observe(2, 3, 1, 20.0)
     assert costs.table(2, 1, 4)[2] == pytest.approx(20, rel=0.01)
@@ -308,26 +308,6 @@ def test_prompts_are_left_to_the_trunk_once_the_heads_have_not_paid_for_a_while(
     policy = new()
     play(policy, flat, 500, right=0.8)
     assert not policy.heads_rest
-
-
-def test_of_quick_plain_rounds_every_fourth_alone_is_asked_for() -> None:
-    policy = new(has_heads=False)
-    rates = policy.rates.begin()
-
-    def asked(n: int, ms: float, n_found: int = 0) -> int:
-        n_asked = 0
-        for _ in range(n):
-            if policy.takes_round():
-                policy.choose([Candidate(rates, 16, 40 if n_found else 0, n_found)], 1)
-                n_asked += 1
-            policy.costs.observe(0, 1, 1, ms)
-        return n_asked
-
-    assert asked(16, 0.5) == 16
-    assert asked(40, 0.5) == 10
-    assert asked(11, 5.0) == 11  # a slow pass is not what asking costs
-    assert asked(8, 0.5, n_found=16) == 8
-    assert asked(16, 0.5) == 16  # something was drafted
 
 
 def padded(steps: int, rows: int, n: int) -> tuple[int, int, int]:

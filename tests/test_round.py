@@ -165,9 +165,6 @@ def test_drafts_stay_within_the_context_and_max_tokens() -> None:
     )
     play(session, Scripted([]), (0, short))
     assert short.share(0, 64).n_draft == 1  # two tokens are left, and a round emits one besides its drafts
-    assert short.share(0, 64, rests=True).n_draft == 1
-    short.adapts = True
-    assert short.share(0, 64, rests=True).n_draft == 0
 
 
 def test_tokens_with_drafts_equal_plain_decoding() -> None:

@@ -369,24 +369,6 @@ def test_a_pass_costs_the_policy_the_rows_that_were_computed(needs_equal_rows: b
     assert Noting.rows[-1] == (8 if needs_equal_rows else 6)
 
 
-def test_rounds_that_the_policy_does_not_take_are_plain_where_the_length_adapts() -> None:
-    policy = DraftPolicy(4, has_heads=True)
-    taken = itertools.cycle([True, False])
-    policy.takes_round = lambda: next(taken)  # type: ignore[method-assign]
-    session = FakeSession(n_seq_max=2)
-    work = Scheduler(session, MtpDrafter(session), policy=policy)  # type: ignore[arg-type]
-    adapting, fixed = sequence(session, [1] * 9, 40, adapts=True), sequence(session, [3, 4], 40)
-    submit(work, fixed)
-    work.step()
-    work.step()
-    submit(work, adapting)  # later: they are not in step
-    for _ in steps(work):
-        pass
-    assert texts(adapting, fixed) == [plain_text([1] * 9, 40), plain_text([3, 4], 40)]
-    n_plain = [one.stats.rounds_per_length[0] for one in (adapting, fixed)]
-    assert n_plain[0] >= adapting.stats.rounds // 2 > 2 and n_plain[1] <= 1
-
-
 def test_what_is_prepared_of_logits_follows_the_sequences_that_run() -> None:
     session = FakeSession(n_seq_max=2)
     work = scheduler(session)

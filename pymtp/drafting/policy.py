@@ -6,10 +6,9 @@ in milliseconds. Must not know tokens or texts; of lookup it knows how long matc
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import itemgetter, mul
 from statistics import median, mode
 from typing import NamedTuple
@@ -23,8 +22,8 @@ MATCH_RATES = ((3, 0.47), (4, 0.59), (6, 0.69), (9, 0.78), (17, 0.85), (33, 0.96
 (bench/lookup.py): what is assumed until there are drafts that show it."""
 HEAD_RATE = 0.7
 """How often a draft of the heads is assumed to be right, if those before it are: enough to be tried."""
-MEMORY, SHARED_MEMORY = 12, 50
-"""Drafts that a rate of acceptance is the running mean of: a sequence's own, and what later sequences begin with."""
+MEMORY = 12
+"""Drafts that a rate of acceptance is the running mean of; four times as many for that which later texts begin with."""
 REVIEW = 8
 """Rounds between two comparisons of all lengths, at first: twice as many after each that changes nothing, up to eight
 times as many. A comparison takes a fifth of a millisecond."""
@@ -34,14 +33,11 @@ that is slower by a tenth after 500 rounds."""
 N_RECENT = 7
 """Measurements of a kind of pass that its median is taken over: a burst of load on the machine has to last for four of
 them to move it."""
-QUICK_MS = 2.0
-"""Asking for drafts takes some 50 us, of Python and of threads that wait for it. Where passes are quicker than this, it
-is a loss if nothing is drafted: 3 % of 24 texts of a fresh process with nano-glm or nano-step (2 cores)."""
-REST = 4
-"""Then only every fourth round is asked for, once twice REVIEW have drafted nothing, until one drafts again."""
+FORGET = 128 * REVIEW
+"""Passes after which the time of a kind that has not occurred since is forgotten: it may be from a busy moment."""
 NEW_SHARE = 0.1
 """What a step of the heads is assumed to cost of a pass, and a further row of what one costs in it, until some were
-measured: little, so that drafting is tried. And what a pass of a kind that was never measured is taken to cost more."""
+measured: little, so that drafting is tried."""
 
 Kind = tuple[int, int, int]
 """Steps of the heads before a pass (0: none), its rows, and its sequences."""
@@ -60,16 +56,18 @@ class Rates:
     By position for those of the heads, by the length of the match, with the drafts before, for those of lookup.
     """
 
-    def __init__(self, begin: Sequence[float], memory: int) -> None:
+    def __init__(self, begin: Sequence[float], memory: int, n_seen: Sequence[int] | None = None) -> None:
         self._rates, self._memory = list(begin), memory
+        self._n_seen = list(n_seen or [MEMORY // 2] * len(begin))  # what is assumed at first counts as so many drafts
 
     def begin(self) -> Rates:
         """The rates of another sequence, which begin with these."""
-        return Rates(self._rates, MEMORY)
+        return Rates(self._rates, MEMORY, self._n_seen)
 
     def add(self, kind: int, is_right: bool) -> None:
         """A draft of that kind: its position, or one of MATCH_KINDS."""
-        self._rates[kind] += (is_right - self._rates[kind]) / self._memory
+        self._n_seen[kind] = min(self._n_seen[kind] + 1, self._memory)
+        self._rates[kind] += (is_right - self._rates[kind]) / self._n_seen[kind]
 
     def chances(self, kinds: Sequence[int]) -> list[float]:
         """The chances that the first, the first two, ... of drafts of these kinds are right."""
@@ -88,16 +86,16 @@ class PassCosts:
 
     def __init__(self, shape: Shape = exact) -> None:
         self._shape = shape
-        self.latest_ms = QUICK_MS
         self._pace, self._is_pace_old = 1.0, False
         self._recent: dict[Kind, deque[float]] = {}
+        self.has_new = False  # whether a kind was measured for the first time since this was set to false
+        self._n_passes = 0
+        self._last: dict[Kind, int] = {}  # which pass was the last of its kind
         self._latest: deque[tuple[Kind, float]] = deque(maxlen=4 * N_RECENT)  # passes, in milliseconds
         self._frequent: Kind | None = None  # the kind of most of these
         self._before = (-1, -1)  # steps and sequences of the latest pass
         self._known: dict[Kind, float] = {}  # medians
         self._fit: list[float] = []  # see _fit
-        # by steps and sequences: rows of measured passes, and their medians less what the fit gives
-        self._off: defaultdict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
         self._tables: dict[tuple[int, int], list[float]] = {}
 
     @property
@@ -110,7 +108,7 @@ class PassCosts:
 
     def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
         """Add a pass. The first of its kind in a row does not count: what it needs is not in the caches yet."""
-        self.latest_ms, kind = ms, self._shape(steps, rows, n_sequences)
+        kind = self._shape(steps, rows, n_sequences)
         before, self._before = self._before, kind[::2]
         if before != self._before:
             return
@@ -118,6 +116,7 @@ class PassCosts:
             self._recent[kind] = deque(maxlen=N_RECENT)  # perhaps a busy moment: the next one counts
             return
         self._latest.append((kind, ms))
+        self._last[kind] = self._n_passes = self._n_passes + 1
         if kind == self._frequent:  # its cost stays: what has changed is the pace
             self._is_pace_old = True
             return
@@ -125,16 +124,16 @@ class PassCosts:
         recent.append(ms / self.pace)
         if len(recent) == 1:
             self.refresh()
+            self.has_new = True
 
     def refresh(self) -> None:
         """Take what was observed into account."""
         _ = self.pace  # by what was frequent until now
+        for kind in [kind for kind, last in self._last.items() if self._n_passes - last > FORGET]:
+            del self._last[kind], self._recent[kind]
         self._known = {kind: median(recent) for kind, recent in self._recent.items() if recent}
         self._frequent = mode(kind for kind, _ in self._latest)
         self._fit = _fit(self._known)
-        self._off.clear()
-        for kind, ms in sorted(self._known.items()):
-            self._off[kind[::2]].append((kind[1], ms - self._at(kind)))
         self._tables.clear()
 
     @property
@@ -148,24 +147,17 @@ class PassCosts:
         return bool(self._known)
 
     def table(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
-        """Passes that verify 0 to at least `n_max` drafts of all sequences together, once some were observed."""
+        """Passes that verify 0 to at least `n_max` drafts of all sequences together, once some were observed.
+
+        Others are as the fit says, and no quicker than the quickest that is known.
+        """
         found = self._tables.get((steps, n_sequences))
         if found is None or len(found) <= n_max:
-            found = self._tables[steps, n_sequences] = self._estimate(steps, n_sequences, n_max)
+            kinds = [self._shape(steps, n_sequences + k, n_sequences) for k in range(n_max + 1)]
+            least = min(self._known.values())
+            line = [self._known.get(kind) or max(self._at(kind), least) for kind in kinds]
+            found = self._tables[steps, n_sequences] = list(accumulate(reversed(line), min))[::-1]
         return found
-
-    def _estimate(self, steps: int, n: int, n_max: int) -> list[float]:
-        """A linear fit to all medians, moved to the measured pass that is most similar: sequences, steps, then rows."""
-        kinds = [self._shape(steps, n + k, n) for k in range(n_max + 1)]
-        least = min(self._known.values())
-        similar = min(self._off, key=lambda each: (abs(each[1] - kinds[0][2]), abs(each[0] - steps)))
-        off = self._off[similar]
-        halfway = [(rows + more) / 2 for (rows, _), (more, _) in pairwise(off)]
-        first, of_row = self._at(kinds[0]) - self._fit[1] * kinds[0][1], self._fit[1]
-        line = [first + of_row * rows + off[bisect_left(halfway, rows)][1] for _, rows, _ in kinds]
-        # of others a graph has to be built
-        line = [ms if kind in self._known else ms * (1 + NEW_SHARE) for kind, ms in zip(kinds, line, strict=True)]
-        return list(accumulate((max(ms, least) for ms in reversed(line)), min))[::-1]
 
     def _at(self, kind: Kind) -> float:
         return float(sum(map(mul, self._fit, _terms(*kind))))
@@ -234,8 +226,6 @@ class _Choice:
         self.n_until = 0  # rounds until all lengths are compared
         self.n_wait = REVIEW // 2  # rounds between two comparisons
         self.used: dict[int, int] = {}  # by steps: the latest round
-        self.n_check = 2 * REVIEW  # rounds with drafts of the heads before plain rounds are measured again
-        self.n_plain = 0  # rounds that are left of these
 
 
 class DraftPolicy:
@@ -245,44 +235,28 @@ class DraftPolicy:
         self.costs = PassCosts(shape)
         self._shape = shape
         self._in_step = in_step  # whether a pass costs as if all sequences had as many drafts as the one with the most
-        self.rates = Rates([HEAD_RATE] * AUTO_DRAFT_MAX + [rate for _, rate in MATCH_RATES], SHARED_MEMORY)
+        self.rates = Rates([HEAD_RATE] * AUTO_DRAFT_MAX + [rate for _, rate in MATCH_RATES], 4 * MEMORY)
         """Rates of all sequences together."""
         self._lengths = [0, *(n for n in LENGTHS if n <= n_draft_max and has_heads)]
         self._choices: defaultdict[int, _Choice] = defaultdict(_Choice)  # by sequences, as they are computed
         self._latest = _Choice()
         self._n_rounds = 0
-        self._n_idle = 0  # rounds since something was drafted
+        self._is_plain_checked = False  # its first passes can be from a busy moment: a few more come early, once
 
     @property
     def heads_rest(self) -> bool:
         """Whether the heads have not been worth their time for a while: then prompts need not go through them."""
         return not self._latest.steps and self._latest.n_wait >= 4 * REVIEW
 
-    def takes_round(self) -> bool:
-        """Whether `choose` is to be asked for the next round; else it is a plain one. To be called once for each."""
-        if self._n_idle < 2 * REVIEW or not self._n_idle % REST or self.costs.latest_ms >= QUICK_MS:
-            return True
-        self._n_idle += 1
-        self._n_rounds += 1
-        self._latest.n_until -= 1
-        return False
-
     def choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
-        plan = self._choose(asked, n)
-        self._n_idle = self._n_idle + 1 if plan.is_plain else 0
-        return plan
-
-    def _choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         choice = self._latest = self._choices[self._shape(0, n, n)[2]]
         plain = DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n))
         if not self.costs.are_known:
             return plain
-        if choice.steps and self._checks_plain(choice):
-            choice.used[0] = self._n_rounds
-            return self._best(0, [each._replace(n_found=0) for each in asked], n)
-        choice.n_until -= 1
+        choice.n_until = -1 if self.costs.has_new else choice.n_until - 1
+        self.costs.has_new = False
         if not choice.steps and choice.n_until >= 0 and not any(each.n_found for each in asked):
             choice.used[0] = self._n_rounds
             return plain  # without a look at costs: where drafting does not pay, that is what would be lost
@@ -295,20 +269,6 @@ class DraftPolicy:
             plan = self._with_steps(choice.steps, asked, n)
         choice.used[plan.steps] = self._n_rounds
         return plan
-
-    def _checks_plain(self, choice: _Choice) -> bool:
-        """Whether this round shows again what plain decoding costs, after which all lengths are compared.
-
-        A first figure may be from a busy moment. So while the heads draft, half as many plain rounds as a median is
-        taken over come 16 rounds after the last ones, then 64, 256, and 512.
-        """
-        if not choice.n_plain and self._n_rounds - choice.used.setdefault(0, self._n_rounds) > choice.n_check:
-            choice.n_plain, choice.n_check = N_RECENT // 2, min(4 * choice.n_check, 64 * REVIEW)
-        if not choice.n_plain:
-            return False
-        choice.n_plain -= 1
-        choice.n_until = 0
-        return True
 
     def _with_steps(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The better of two: with these steps of the heads, or by lookup alone."""
@@ -327,6 +287,8 @@ class DraftPolicy:
 
         steps = max(self._lengths, key=promise)
         choice.n_until = choice.n_wait = min(2 * choice.n_wait, 8 * REVIEW) if choice.steps == steps else REVIEW
+        if steps and not self._is_plain_checked and self._n_rounds > 2 * REVIEW:
+            steps, choice.n_until, self._is_plain_checked = 0, REVIEW // 2, True
         choice.steps = steps
 
     def _best(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
@@ -349,7 +311,8 @@ class DraftPolicy:
         ms = self.costs.table(steps, n, n_rows[-1] if n_rows else 0)
         tokens = [*accumulate((chance for _, chance, _ in drafts), initial=float(n))]
         speeds = [tokens[end] / ms[rows] for end, rows in zip([0, *ends], [0, *n_rows], strict=True)]
-        best = speeds.index(max(speeds))
+        first = 1 if steps and ends else 0  # heads that run for nothing show nothing
+        best = speeds.index(max(speeds[first:]), first)
         end = [0, *ends][best]
         n_drafts = [[0] * len(asked), [0] * len(asked)]
         for _, _, i in drafts[:end]:

@@ -33,17 +33,17 @@ class Passes:
         """When the last pass ended, by `clock`, in seconds."""
         self._session, self._drafter, self._slots, self._clock = session, drafter, slots, clock
 
-    def plan(self, sequences: Mapping[int, TokenSequence], *, rests: bool = False) -> list[Share]:
+    def plan(self, sequences: Mapping[int, TokenSequence]) -> list[Share]:
         """What the next pass does with the sequences, which come by slot, the oldest first. Changes nothing.
 
         It is a round of every sequence that generates, and with the rows that are left the next tokens of prompts:
-        those that have the fewest left first, with half of the rows for the oldest. `rests`: see TokenSequence.share.
+        those that have the fewest left first, with half of the rows for the oldest.
         """
         n_left = self._session.n_ubatch
         shares = []
         for slot, one in sequences.items():
             if n_left > 0 and not one.in_prompt:
-                shares.append(one.share(slot, n_left, rests=rests))
+                shares.append(one.share(slot, n_left))
                 n_left -= shares[-1].n_rows + shares[-1].n_draft
         prompts = {slot: one for slot, one in sequences.items() if one.in_prompt}
         n_rows = _rows_of_prompts([one.n_to_decode for one in prompts.values()], max(n_left, 0))

@@ -79,7 +79,7 @@ class Scheduler:
         raised; `fail` is all that can follow.
         """
         self.admission.admit()
-        shares = self.plan(rests=self._policy is not None and not self._policy.takes_round())
+        shares = self.plan()
         if not shares:
             return
         result = self._passes.run(shares, meanwhile=self.report)
@@ -87,10 +87,10 @@ class Scheduler:
         if any(share.of_prompt or share.sequence.finish_reason or share.sequence.error for share in shares):
             self.report()
 
-    def plan(self, *, rests: bool = False) -> Sequence[Share]:
-        """What the next pass does; `rests`: without drafts where their length adapts. Changes nothing."""
+    def plan(self) -> Sequence[Share]:
+        """What the next pass does. Changes nothing."""
         running = self.admission.running.items()
-        return self._passes.plan({slot: one.sequence for slot, one in running}, rests=rests)
+        return self._passes.plan({slot: one.sequence for slot, one in running})
 
     def report(self) -> None:
         """Count the last pass, and report it to the jobs that took part."""
