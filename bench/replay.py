@@ -58,7 +58,7 @@ multiplications at 200 Tflop/s."""
 
 
 OTHERS: dict[str, tuple[Any, ...]] = {
-    "LENGTHS": ((1, 2, 4, 8, 16), tuple(range(1, 17))),
+    "LENGTHS": ((1, 2, 3, 4, 6, 8, 12, 16), tuple(range(1, 17))),
     "MATCH_RATES": (tuple((least, 0.6) for least, _ in policy_module.MATCH_RATES),),
     "HEAD_RATE": (0.5, 0.6, 0.8),
     "MEMORY": (6, 25),

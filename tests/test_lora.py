@@ -608,11 +608,15 @@ def test_a_thread_may_change_scales_while_others_generate(tiny: tuple[Path, Path
         changing.start()
         try:
             with ThreadPoolExecutor(3) as pool:
-                found = list(pool.map(lambda _: text_of(made, PROMPT), range(24)))
+                found = set[str]()
+                for _ in range(10):  # a machine with much else to do may change scales rarely
+                    found |= set(pool.map(lambda _: text_of(made, PROMPT), range(24)))
+                    if len(found) > 1:
+                        break
         finally:
             is_over.set()
             changing.join()
-    assert set(found) <= wanted and len(set(found)) > 1
+    assert found <= wanted and len(found) > 1
 
 
 def test_an_adapter_lies_where_the_weights_lie_on_another_machine_too(tiny: tuple[Path, Path, Path]) -> None:

@@ -13,7 +13,7 @@ from operator import itemgetter, mul
 from statistics import median, mode
 from typing import NamedTuple
 
-LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+LENGTHS = (1, 2, 4, 8, 16)
 """Steps of the heads that are considered: each needs a graph of its own."""
 AUTO_DRAFT_MAX = LENGTHS[-1]
 """The longest draft where the length adapts."""
