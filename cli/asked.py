@@ -166,17 +166,12 @@ def text_of(text: str | None, file: Path | None, name: str) -> str | None:
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
 
 
-def chat_template_of(flags: Values) -> str | None:
-    """A chat template in place of the model's own. Raises InvalidParameter and PymtpError."""
+def chat_of(flags: Values) -> tuple[str | None, "pymtp.ChatParams"]:
+    """A chat template in place of the model's own, and a chat's parameters. Raises InvalidParameter and PymtpError."""
     template = text_of(flags.chat_template, flags.chat_template_file, "chat_template")
     if template is not None and not template.strip():
         raise InvalidParameter("chat_template", "a Jinja template, or the name of one of llama.cpp's")
-    return template
-
-
-def chat_params_of(flags: Values) -> "pymtp.ChatParams":
-    """The parameters of a chat. Raises InvalidParameter."""
-    return pymtp.ChatParams(reasoning=flags.reasoning, template_kwargs=_kwargs(flags.chat_template_kwargs))
+    return template, pymtp.ChatParams(reasoning=flags.reasoning, template_kwargs=_kwargs(flags.chat_template_kwargs))
 
 
 def _kwargs(text: str | None) -> Mapping[str, Any]:

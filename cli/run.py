@@ -13,7 +13,7 @@ from pymtp import IMAGE_MARKER, ChatParams, Generation, Image, Model
 from pymtp.loading.images import split_at_markers
 
 from .answer import Writer, parts_of
-from .asked import chat_params_of, chat_template_of
+from .asked import chat_of
 from .context import TOY, find, load, note_embedded, prepare_library
 from .flags import Values
 from .interrupt import Interrupt
@@ -24,7 +24,7 @@ from .report import ended_text, json_report, stats_block
 
 
 def run(own: Values) -> None:
-    template, chat_params = chat_template_of(own), chat_params_of(own)
+    template, chat_params = chat_of(own)
     output = Output()
     path, argument = split_positionals(own.model_file or own.hf, own.prompt_text, own.first, own.second)
     _check(own, has_template=template is not None or chat_params != ChatParams())

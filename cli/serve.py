@@ -13,7 +13,7 @@ from pymtp.gguf.facts import N_CTX_MAX
 from pymtp.server.run import serve as run_server
 from pymtp.server.settings import ServerSettings
 
-from .asked import chat_params_of, chat_template_of, given_for, text_of
+from .asked import chat_of, given_for, text_of
 from .context import find, note_embedded, note_room, prepare_library
 from .flags import Values
 from .output import CommandError, print_stderr
@@ -23,7 +23,7 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(own: Values) -> None:
-    template, chat_params = chat_template_of(own), chat_params_of(own)
+    template, chat_params = chat_of(own)
     keys, hosts = _keys(own.api_keys or (), own.api_key_file), own.host
     if not keys and any(each not in _LOCAL for each in hosts):
         print_stderr(

@@ -9,7 +9,7 @@ import pymtp
 from pymtp import Conversation
 from pymtp.text.files import read_text_record
 
-from ..asked import chat_params_of, chat_template_of
+from ..asked import chat_of
 from ..context import find, load, named_model, note_embedded, prepare_library
 from ..flags import Values
 from ..output import CommandError, Output, print_stderr
@@ -23,7 +23,7 @@ from .state import Chat
 
 
 def chat(own: Values) -> None:
-    template, chat_params = chat_template_of(own), chat_params_of(own)
+    template, chat_params = chat_of(own)
     output = Output()
     path = named_model(own)
     has_first = own.prompt_text is not None or own.prompt_file is not None

@@ -44,28 +44,16 @@ class Prompt:
     """If given, what is emitted instead of the model's own text."""
 
 
-def _ask(category: str, question: str) -> Text:
-    return Text(category, messages=({"role": "user", "content": question},))
-
-
-BUILT_IN = (
-    _ask(
-        "code",
-        "Write a Python class `Matrix` with methods for addition, multiplication and transposition, each with a "
-        "docstring and type hints, and a short example at the end.",
-    ),
-    _ask(
-        "prose",
-        "Tell a story about an old lighthouse keeper who finds a letter in a bottle after a storm, and decides to "
-        "look for the one who wrote it.",
-    ),
-    _ask("chat", "I have a free weekend and it will probably rain. What could I do with two children at home?"),
-    _ask(
-        "reasoning",
-        "A train leaves at 9:40 and travels 210 km at 70 km/h. A bus leaves the same place at 9:10 and travels at "
-        "60 km/h. Which of them arrives first, and by how many minutes? Think step by step.",
-    ),
-)
+_QUESTIONS = {
+    "code": "Write a Python class `Matrix` with methods for addition, multiplication and transposition, each with a "
+    "docstring and type hints, and a short example at the end.",
+    "prose": "Tell a story about an old lighthouse keeper who finds a letter in a bottle after a storm, and decides to "
+    "look for the one who wrote it.",
+    "chat": "I have a free weekend and it will probably rain. What could I do with two children at home?",
+    "reasoning": "A train leaves at 9:40 and travels 210 km at 70 km/h. A bus leaves the same place at 9:10 and "
+    "travels at 60 km/h. Which of them arrives first, and by how many minutes? Think step by step.",
+}
+BUILT_IN = tuple(Text(category, messages=({"role": "user", "content": text},)) for category, text in _QUESTIONS.items())
 """One of each kind of text; acceptance differs between them."""
 
 

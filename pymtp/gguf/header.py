@@ -195,9 +195,9 @@ class _Cursor:
         return name, shape, self._number(_U32), self._number(_U64)
 
 
-def padded(n_bytes: int, alignment: int) -> int:
-    """The first place after `n_bytes` where data of a tensor may begin."""
-    return -(-n_bytes // alignment) * alignment
+def padded(n: int, alignment: int) -> int:
+    """The least multiple of `alignment` that is `n` or more."""
+    return -(-n // alignment) * alignment
 
 
 def _check_version(version: int) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymtp.errors import InvalidParameter, ModelError, PymtpError, UnsupportedModel, require
-from pymtp.gguf.header import TensorInfo
+from pymtp.gguf.header import TensorInfo, tensor_bytes
 from pymtp.gguf.model_file import ModelFile
-from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES, WRITABLE_TYPES, TensorType
+from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES, WRITABLE_TYPES
 from pymtp.gguf.writer import PIECE_BYTES, Metadata, OnWrite, Piece, Pieces, Tensor, stored, write_gguf
 from pymtp.heads.files import check_target, need_heads
 
@@ -135,7 +135,7 @@ def converted(tensor: TensorInfo, kind: int) -> Pieces:
     """A stored tensor as another ggml_type, a piece at a time."""
     n_per_row = tensor.shape[0]
     n_rows = max(1, PIECE_BYTES // (4 * n_per_row))  # as numbers of 32 bits
-    size = n_rows * row_bytes(TENSOR_TYPES[tensor.type_id], n_per_row)
+    size = n_rows * tensor_bytes((n_per_row,), tensor.type_id)
     what = f"{tensor.path}: {tensor.name}"
     return lambda: convert(stored(tensor, size).pieces(), (tensor.type_id, kind), n_per_row, what)
 
@@ -167,7 +167,7 @@ def convert(pieces: Iterable[Piece], kinds: tuple[int, int], n_per_row: int, wha
     from pymtp.binding.library import ffi, lib
     from pymtp.binding.status import check
 
-    sizes = [row_bytes(TENSOR_TYPES[kind], n_per_row) for kind in kinds]
+    sizes = [tensor_bytes((n_per_row,), kind) for kind in kinds]
     for piece in pieces:
         rows = ffi.from_buffer(piece)
         n_rows, rest = divmod(len(rows), sizes[0])
@@ -178,7 +178,3 @@ def convert(pieces: Iterable[Piece], kinds: tuple[int, int], n_per_row: int, wha
         except PymtpError as error:
             raise ModelError(f"{what}: {error}; take another file") from error
         yield converted
-
-
-def row_bytes(kind: TensorType, n_per_row: int) -> int:
-    return n_per_row // kind.block_elements * kind.block_bytes

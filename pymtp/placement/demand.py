@@ -11,7 +11,7 @@ from math import prod
 from pymtp.drafting.choice import DraftChoice
 from pymtp.engine.context import ContextParams
 from pymtp.gguf.facts import GgufInfo, context_size
-from pymtp.gguf.header import TensorInfo
+from pymtp.gguf.header import TensorInfo, padded
 from pymtp.gguf.model_file import ModelFile, layer_of, tensors_by_layer
 from pymtp.gguf.types import TENSOR_TYPES
 from pymtp.options import Params
@@ -114,9 +114,9 @@ def estimate_memory(info: GgufInfo, context: ContextParams, n_ctx: int, draft_ma
     # heads in a file of their own say how they attend; the rest of that metadata is the model's
     model = info.model_file if info.has_assistant else info.draft_file or info.model_file
     names, n_seq_max = tensors_by_layer(info.tensors.values()), context.n_seq_max
-    n_cells = _padded((n_ctx if context.n_cells == 0 else context.n_cells) or n_ctx * n_seq_max)
+    n_cells = padded((n_ctx if context.n_cells == 0 else context.n_cells) or n_ctx * n_seq_max, _CELL_BLOCK)
     n_ubatch = max(context.n_ubatch, (draft_max + 2) * n_seq_max if draft_max else n_seq_max)
-    n_window = min(n_cells, _padded(model.count("attention.sliding_window") * n_seq_max + n_ubatch))
+    n_window = min(n_cells, padded(model.count("attention.sliding_window") * n_seq_max + n_ubatch, _CELL_BLOCK))
     trunk, heads = (
         [_stored(model, number, names.get(number, {}), context, n_cells, n_window) for number in numbers]
         for numbers in (range(model.n_layer), model.head_layers if draft_max else ())
@@ -173,7 +173,7 @@ def _stored(
         return stored_bytes + index_bytes * n_cells, 0, 2 * n_cells if index_width else 0
     # K of a window, and one for `ratio` positions; each sequence has cells of its own
     ratio = max(1, model.count(_RATIOS, number))
-    n_compressed = _padded(n_cells // ratio) if ratio > 1 else 0
+    n_compressed = padded(n_cells // ratio, _CELL_BLOCK) if ratio > 1 else 0
     # sums and weights of the cells that are not complete yet; with an index, windows overlap by half
     n_elements = 2 * ratio * (4 * (k_width + index_width) if index_width else k_width) if n_compressed else 0
     stored_bytes = k_bytes * n_window + (k_bytes + index_bytes) * n_compressed
@@ -198,7 +198,3 @@ def _most(model: ModelFile, key: str) -> int:
 def _row_bytes(kind: str, n_elements: int) -> int:
     found = next(each for each in TENSOR_TYPES.values() if each.name == kind.upper())
     return -(-n_elements // found.block_elements) * found.block_bytes
-
-
-def _padded(n: int) -> int:
-    return -(-n // _CELL_BLOCK) * _CELL_BLOCK
