@@ -179,6 +179,14 @@ def test_https_is_spoken_with_a_certificate(certificate: tuple[Path, Path]) -> N
             process.kill()
 
 
+def test_a_folder_of_prefixes_that_cannot_be_written_ends_the_server(tmp_path: Path) -> None:
+    """It shows once the model is loaded; the server would say for ever that it loads."""
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-m", "pymtp_cli", "serve", "-q", "--port", "0", "--cache-dir", str(tmp_path / "file/x")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode in (1, 2) and "--cache-dir: must be a folder that can be written" in done.stderr
+
+
 @pytest.mark.parametrize("flags", [("key",), ("cert",), ("cert", "cert"), ("nothing", "key")])
 def test_a_certificate_that_cannot_be_used_is_an_error_of_one_line(
     certificate: tuple[Path, Path], flags: tuple[str, ...]

@@ -287,6 +287,8 @@ class ServedModel:
         while True:
             try:
                 self._model = await asyncio.to_thread(self._load)
+                self._begin()
+                return
             except BaseException as error:
                 if not (waits and isinstance(error, RemoteError)):
                     self.error, self.phase = error, "failed"
@@ -295,9 +297,6 @@ class ServedModel:
                 if not is_told:
                     log("waiting for an RPC server", level="warning", error=str(error))
                     is_told = True
-            else:
-                self._begin()
-                return
             await asyncio.sleep(REMOTE_RETRY_S)
             if self.phase != "loading":
                 return
