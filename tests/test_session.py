@@ -96,12 +96,12 @@ def test_rounds_rebuild_next_to_no_graph_also_if_drafts_change_their_length(mode
 
 
 def test_texts_that_begin_anew_find_the_graphs_of_those_before(model: object) -> None:
-    """A text needs one graph up to 256 cells and another one after them; the next text needs both again."""
+    """A text needs one graph up to 1024 cells and another one after them; the next text needs both again."""
     with Session(model, PARAMS, n_draft_max=K) as session:
         n_builds = []
         for _ in range(4):
             session.truncate(0)
-            history = [*prompt(session, 200), 5]
+            history = [*prompt(session, 970), 5]
             before = session.counters
             play(session, history, [3, 1], 60)
             after = session.counters

@@ -7,24 +7,16 @@
 #include <limits>
 #include <map>
 
-uint32_t mtp_padded_total(uint32_t n) {
-    if (n <= 8) {
-        return n;
-    }
-    uint32_t step = 4;
-    while (step * 4 < n) {
-        step *= 2;
-    }
-    const uint32_t padded = (n + step - 1) / step * step;
-    return n <= MTP_SINGLE_ROWS_MAX ? std::min(padded, MTP_SINGLE_ROWS_MAX) : padded;
-}
-
 uint32_t mtp_padded_step(uint32_t n) {
     uint32_t padded = 1;
     while (padded < n) {
         padded *= 2;
     }
     return padded <= MTP_SINGLE_ROWS_MAX || n > MTP_SINGLE_ROWS_MAX ? padded : n;
+}
+
+uint32_t mtp_padded_total(uint32_t n) {
+    return n <= 8 ? n : mtp_padded_step(n);
 }
 
 namespace {

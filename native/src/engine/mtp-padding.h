@@ -18,12 +18,12 @@ enum mtp_padding {
     MTP_PADDING_TOTAL = 2, // rows in all: one of few numbers
 };
 
-// The next of few numbers: up to 8 all of them, then 12, 16, 24, 32, 48, 64, ... What can be computed row by row
+// The rows of a step of a draft that are computed for n: 1, 2, 4, 8, 16, ... What can be computed row by row
 // (MTP_SINGLE_ROWS_MAX) stays so.
-uint32_t mtp_padded_total(uint32_t n);
-
-// That of the rows of a step of a draft: 1, 2, 4, 8, 16, ...
 uint32_t mtp_padded_step(uint32_t n);
+
+// Those of a round: likewise, but up to 8 they stay as they are. A GPU needs about as long for 9 rows as for 16.
+uint32_t mtp_padded_total(uint32_t n);
 
 struct mtp_padding_limits {
     size_t n_seq_rows; // rows of a sequence that verifies drafts; one that has more is in its prompt

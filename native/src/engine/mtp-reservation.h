@@ -11,6 +11,7 @@
 #include "llama-kv-cells.h"
 #include "mtp-seen.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -21,9 +22,10 @@
 // the one that it drafts at (as in transformers), where the trunk's see n - 1.
 static constexpr uint32_t MTP_ASSISTANT_BEYOND = 2;
 
-// For each sequence, about sixteen rounds of drafts. An H100, 10.7 billion parameters in Q4_K_M, 16 sequences, K = 3: a
-// multiple of 256 cells was another graph in every third round (bench/host.py).
-static constexpr uint32_t MTP_CELLS_AHEAD = 64;
+// Graphs see a multiple of so many cells, so that few of them serve many texts: another number is another graph. An H200,
+// 10.7 billion parameters in Q4_K_M, K = 3: a new graph costs two to four rounds, 1024 cells in the place of 256 cost one
+// of a hundred.
+static constexpr uint32_t MTP_CELLS_STEP = 1024;
 
 class mtp_reservation {
   public:
@@ -46,14 +48,11 @@ class mtp_reservation {
     uint64_t n_changes = 1;
 
     // How many of the cells a graph sees: those up to the last one used, and as many more as give a multiple of pad, a
-    // power of two. Each sequence takes some cells a round: the more there are, the more are seen ahead.
+    // power of two.
     uint32_t padded(const llama_kv_cells & cells, uint32_t pad) const {
-        uint32_t n_seqs = 0;
-        for (llama_seq_id seq = 0; pads_further && seq < LLAMA_MAX_SEQ; ++seq) {
-            n_seqs += cells.seq_pos_max(seq) >= 0;
-        }
         const uint32_t n = cells.used_max_p1();
-        while (pads_further && (8 * pad < n || pad < MTP_CELLS_AHEAD * n_seqs)) {
+        pad              = pads_further ? std::max(pad, MTP_CELLS_STEP) : pad;
+        while (pads_further && 8 * pad < n) {
             pad *= 2;
         }
         return (n + pad - 1) / pad * pad;
