@@ -21,7 +21,7 @@ import numpy as np
 
 from pymtp.drafting import policy as policy_module
 from pymtp.drafting.lookup import LookupIndex
-from pymtp.drafting.policy import AUTO_DRAFT_MAX, Candidate, DraftPlan, DraftPolicy, Rates
+from pymtp.drafting.policy import AUTO_DRAFT_MAX, Candidate, DraftPlan, DraftPolicy, Kind, Rates
 from traces import Trace, read_traces
 
 
@@ -44,11 +44,16 @@ class Machine(NamedTuple):
         at = 2.0 ** np.arange(len(self.rows))
         return float(np.interp(rows, at, self.rows)) + steps * (self.step + self.step_each * (n_sequences - 1))
 
+    def shape(self, steps: int, rows: int, n_sequences: int) -> Kind:
+        """What is computed for these."""
+        is_padded = self.pads and rows > 8
+        return steps, 1 << (rows - 1).bit_length() if is_padded else rows, n_sequences
+
 
 MACHINES = {
     "nano, 2 cores": Machine((0.87, 1.3, 1.9, 3.1, 5.6, 10.6, 21, 42, 84), 0.13, 0.06, 3),
     "1B, 2 cores": Machine((62, 75, 100, 155, 270, 500, 980, 1950, 3900), 7.0, 2.0, 4),
-    "10.7B dense, H200": Machine((2.7, 3.1, 3.5, 3.8, 4.6, 6.2, 8.6, 11.5, 20), 0.33, 0.01, 5, pads=True),
+    "10.7B dense, H200": Machine((2.5, 2.8, 3.2, 3.6, 4.2, 5.5, 7.3, 10, 15.5), 0.31, 0.01, 8, pads=True),
     "13.8B MoE, H200": Machine((2.45, 3.1, 4.6, 7.2, 9.5, 11, 13, 17, 25), 0.40, 0.01, 8, pads=True),
     "8B, 1 TB/s": Machine((8.7, 8.8, 8.9, 9.2, 9.8, 11, 13.5, 19, 32), 0.75, 0.02, 8, pads=True),
 }
@@ -58,7 +63,7 @@ multiplications at 200 Tflop/s."""
 
 
 OTHERS: dict[str, tuple[Any, ...]] = {
-    "LENGTHS": ((1, 2, 3, 4, 6, 8, 12, 16), tuple(range(1, 17))),
+    "LENGTHS": ((1, 2, 4, 8, 16), (1, 2, 3, 5, 7, 11, 15)),
     "MATCH_RATES": (tuple((least, 0.6) for least, _ in policy_module.MATCH_RATES),),
     "HEAD_RATE": (0.5, 0.6, 0.8),
     "MEMORY": (6, 25),
@@ -108,7 +113,8 @@ def play(
     lookup: bool,
 ) -> float:
     """Tokens a second."""
-    rng, policy = random.Random(1), DraftPolicy(16 if n_sequences == 1 else max(4, 16 // n_sequences), has_heads=True)
+    n_draft_max = max(AUTO_DRAFT_MAX // n_sequences, 3)
+    rng, policy = random.Random(1), DraftPolicy(n_draft_max, has_heads=True, shape=machine.shape)
     waiting, running = list(traces)[::-1], []  # type: ignore[var-annotated]
     n_tokens, spent, burst, built = 0, 0.0, 0, set[tuple[int, ...]]()
     n_all = sum(len(trace.answer) for trace in traces)
@@ -138,11 +144,11 @@ def play(
             n_first += min(each.at - each.n_seen, CATCH_UP) if heads else 0
             done += each.emit(min(right, drafts) + 1)
             each.n_seen = each.at if heads else each.n_seen
-        ms = machine.ms(plan.steps, rows, len(running)) + machine.step_each * n_first
+        ms = machine.ms(*machine.shape(plan.steps, rows, len(running))) + machine.step_each * n_first
         ms *= rng.lognormvariate(0, 0.05) * (3 if rng.random() < 0.01 else 1)
-        n_kv = n_seen(sum(len(each.trace.prompt) + each.at for each in running), len(running))
+        n_kv = n_seen(sum(len(each.trace.prompt) + each.at for each in running))
         shapes = [(0, rows)] + [(plan.steps, len(running) + n_first)] * (plan.steps > 0)
-        new = {(steps, padded(n) if machine.pads else n, n_kv) for steps, n in shapes} - built
+        new = {(*machine.shape(steps, n, 0), n_kv) for steps, n in shapes} - built
         built |= new
         ms += machine.build * len(new)
         if options.bursts:
@@ -158,20 +164,12 @@ def play(
     return 1000 * n_tokens / spent
 
 
-def n_seen(n_cells: int, n_sequences: int) -> int:
+def n_seen(n_cells: int) -> int:
     """How many cells of the cache a graph sees."""
-    pad = 256
-    while pad < 64 * n_sequences or 8 * pad < n_cells:
+    pad = 1024
+    while 8 * pad < n_cells:
         pad *= 2
     return -(-n_cells // pad) * pad
-
-
-def padded(rows: int) -> int:
-    """How many rows devices compute for this number."""
-    step = 4
-    while step * 4 < rows:
-        step *= 2
-    return rows if rows <= 8 else -(-rows // step) * step
 
 
 def candidate(each: Sequence_, *, lookup: bool) -> Candidate:

@@ -57,9 +57,9 @@ def test_a_test_has_the_name_that_llama_bench_gives_it() -> None:
         Workload()
 
 
-def test_auto_drafts_sixteen_at_most_and_so_the_plan_needs_as_many() -> None:
+def test_auto_drafts_fifteen_at_most_and_so_the_plan_needs_as_many() -> None:
     variant = Variant(Path("m.gguf"))
-    assert Experiment((variant,), (Workload(1),), make_arms([1, "auto"])).draft_max == 16
+    assert Experiment((variant,), (Workload(1),), make_arms([1, "auto"])).draft_max == 15
     assert Experiment((variant,), (Workload(1),), make_arms([20, "auto"])).draft_max == 20
     assert Experiment((variant,), (Workload(1),), (PLAIN,)).draft_max == 0
 

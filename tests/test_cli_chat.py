@@ -128,7 +128,7 @@ def test_drafting_can_be_changed() -> None:
     ]
     drafting, plain = STATUS.finditer(result.stderr)
     assert drafting[1] and not plain[1]
-    assert result.stderr.count("/mtp takes on, off, auto or 0 to 16; for more, restart with --draft-max") == 2
+    assert result.stderr.count("/mtp takes on, off, auto or 0 to 15; for more, restart with --draft-max") == 2
     assert "the model cannot draft" in chat("/mtp on", flags=["--draft", "none"]).stderr
 
 

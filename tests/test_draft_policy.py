@@ -131,20 +131,20 @@ def test_each_sequence_of_a_batch_drafts_what_its_own_rates_are_worth() -> None:
     def price(steps: int, rows: int, n: int) -> float:
         return 8 + 2 * (rows - n) + 0.1 * steps
 
-    policy = new(4)
+    policy = new(7)
     play(policy, price, 200, n=2)
     easy, hard = policy.rates.begin(), policy.rates.begin()
     for _ in range(50):
-        for position in range(4):
+        for position in range(7):
             easy.add(position, True)
             hard.add(position, False)
-    for steps in (0, 1, 2, 3, 4):
+    for steps in (0, 1, 3, 7):
         for rows in range(2, 2 + 2 * steps + 1):
             for _ in range(3 * N_RECENT):
                 policy.costs.observe(steps, rows, 2, price(steps, rows, 2))
     plans = []
     for _ in range(10 * REVIEW):
-        plan = policy.choose([Candidate(easy, 4), Candidate(hard, 4)], 2)
+        plan = policy.choose([Candidate(easy, 7), Candidate(hard, 7)], 2)
         policy.costs.observe(plan.steps, 2 + n_drafts(plan), 2, price(plan.steps, 2 + n_drafts(plan), 2))
         plans.append(plan)
     (of_easy, of_hard), _ = Counter(tuple(plan.heads) for plan in plans).most_common(1)[0]  # others are trials
@@ -167,18 +167,18 @@ def test_in_step_a_draft_of_one_sequence_costs_as_much_as_one_of_each() -> None:
 
 
 def test_in_step_a_sequence_that_can_draft_little_does_not_hold_up_the_others() -> None:
-    policy = new(4, in_step=True)
+    policy = new(7, in_step=True)
     plans = []
-    for kind in range(4):
+    for kind in range(7):
         for _ in range(200):
             policy.rates.add(kind, True)
     for _ in range(200):
-        asked = [Candidate(policy.rates.begin(), room) for room in (0, 1, 4)]
+        asked = [Candidate(policy.rates.begin(), room) for room in (0, 1, 7)]
         plans.append(policy.choose(asked, 3))
         rows = 3 * (1 + max(plans[-1].heads))
         policy.costs.observe(plans[-1].steps, rows, 3, flat(plans[-1].steps, rows, 3))
     heads, _ = Counter(tuple(plan.heads) for plan in plans[50:]).most_common(1)[0]
-    assert heads == (0, 1, 4)
+    assert heads == (0, 1, 7)
 
 
 def test_in_step_a_match_of_one_sequence_is_verified_if_as_many_rows_of_each_cost_little() -> None:

@@ -366,7 +366,7 @@ def test_text_that_repeats_itself_has_many_drafts_accepted() -> None:
             assert stats.acceptance_rate is not None
             assert stats.acceptance_rate > (0.5 if HAS_GPU else 0.7)
             assert generation.acceptance == "match"
-        for draft_max, most in ((2, 2), (0, 0), (20, 16)):
+        for draft_max, most in ((2, 2), (0, 0), (20, 15)):
             generation = model.generate(COUNT, sampling=GREEDY, max_tokens=30, ignore_eos=True, draft_max=draft_max)
             list(generation)
             assert generation.stats.drafted <= most * generation.stats.rounds
@@ -438,7 +438,7 @@ def test_the_first_tokens_of_texts_are_distributed_as_in_plain_decoding(draft: A
 
 def test_lookup_is_chosen_whatever_heads_there_are(tmp_path: Path) -> None:
     path = write_glm4moe(tmp_path / "tiny.gguf")
-    for draft_max, n_draft in (("auto", 16), (3, 3)):
+    for draft_max, n_draft in (("auto", 15), (3, 3)):
         with Model(path, draft="lookup", draft_max=draft_max, n_ctx=64, n_threads=1) as model:  # type: ignore[arg-type]
             assert (model.draft_max, model.session.n_draft_max) == (draft_max, n_draft)
             assert (model.session.n_heads, model.draft_note) == (0, None)
@@ -447,6 +447,6 @@ def test_lookup_is_chosen_whatever_heads_there_are(tmp_path: Path) -> None:
 
 
 def test_the_longest_draft_of_each_kind() -> None:
-    assert longest_draft(DraftParams(draft="lookup")) == longest_draft(DraftParams(draft=LookupDrafter)) == 16
+    assert longest_draft(DraftParams(draft="lookup")) == longest_draft(DraftParams(draft=LookupDrafter)) == 15
     assert longest_draft(DraftParams(draft="lookup", draft_max=20)) == 20
-    assert longest_draft(DraftParams()) == 16
+    assert longest_draft(DraftParams()) == 15

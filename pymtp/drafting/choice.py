@@ -10,7 +10,7 @@ from pymtp.drafting.interface import Drafter, NoDrafter
 from pymtp.drafting.lookup import EarlierTexts, LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.params import DraftParams
-from pymtp.drafting.policy import AUTO_DRAFT_MAX
+from pymtp.drafting.policy import AUTO_DRAFT_MAX, LENGTHS
 from pymtp.errors import UnsupportedModel
 from pymtp.gguf.facts import GgufInfo, find_draft_model, model_facts
 from pymtp.gguf.model_file import read_model
@@ -36,7 +36,7 @@ class DraftChoice(NamedTuple):
         if params.draft_max != "auto":
             return self.n_draft_max
         n = 0 if has_states else AUTO_DRAFT_MAX // n_seq_max
-        return min(self.n_draft_max, max(n, 4))
+        return min(self.n_draft_max, max(n, LENGTHS[1]))
 
     def make(self, session: "Session", earlier: EarlierTexts | None = None) -> Drafter:
         """The drafter, for a session that was opened for it. `earlier`: texts that lookup searches as well."""

@@ -13,8 +13,9 @@ from operator import itemgetter, mul
 from statistics import median, mode
 from typing import NamedTuple
 
-LENGTHS = (1, 2, 4, 8, 16)
-"""Steps of the heads that are considered: each needs a graph of its own."""
+LENGTHS = (1, 3, 7, 15)
+"""Steps of the heads that are considered: each needs a graph of its own. With the token before them they are powers of
+two, as are the rows that a device computes, and a multiple of what kernels for CPUs unpack once."""
 AUTO_DRAFT_MAX = LENGTHS[-1]
 """The longest draft where the length adapts."""
 MATCH_RATES = ((3, 0.47), (4, 0.59), (6, 0.69), (9, 0.78), (17, 0.85), (33, 0.96))
