@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from pymtp.binding.library import ffi, lib
-from pymtp.binding.status import check
+from pymtp.binding.library import check, ffi, lib
 
 
 class RpcCounters(NamedTuple):

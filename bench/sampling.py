@@ -31,8 +31,7 @@ import numpy as np
 
 from pymtp import DraftRequest, GenerationParams, Model, Proposal, SamplingParams, version_text
 from pymtp.binding.arrays import Logits
-from pymtp.binding.library import lib
-from pymtp.binding.status import check
+from pymtp.binding.library import check, lib
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.pick import ChainPicker
 from pymtp.sampling.chain import Sampler

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import REPOSITORY
-from pymtp.binding.library import ffi, lib
-from pymtp.binding.status import check
+from pymtp.binding.library import check, ffi, lib
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Chunk, Session
 from pymtp.errors import Closed, InvalidParameter, ModelError, PymtpError

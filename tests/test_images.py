@@ -29,8 +29,7 @@ from typer.testing import CliRunner
 import pymtp
 from http_server import Response, running
 from pymtp.binding.arrays import Logits
-from pymtp.binding.library import ffi, lib
-from pymtp.binding.status import check
+from pymtp.binding.library import check, ffi, lib
 from pymtp.engine.context import ContextParams, native_params
 from pymtp.engine.cores import usable_processors
 from pymtp.engine.session import Chunk, Session

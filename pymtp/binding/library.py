@@ -1,7 +1,8 @@
-"""Loads the native library once per process.
+"""Loads the native library once per process, and turns its status codes into exceptions.
 
 Its files have names of their own (libpymtp-llama, ...), so that another llama.cpp in the process, llama-cpp-python's
-for example, is neither taken for it nor disturbed. Knows where it is and what it was built from; nothing about models.
+for example, is neither taken for it nor disturbed. Knows where it is and what it was built from; nothing about
+models, or the calls.
 """
 
 import os
@@ -10,7 +11,7 @@ from importlib import import_module, util
 from pathlib import Path
 from typing import Any
 
-from pymtp.errors import LibraryError
+from pymtp.errors import BackendError, ContextFull, LibraryError, NotFinite, NothingAllowed, PymtpError, RemoteError
 
 SILENT = 5
 """The level from which pymtp_log_show shows nothing: above those of ggml.h."""
@@ -72,6 +73,17 @@ def text_of(pointer: Any) -> str:
     return text.decode(errors="replace")
 
 
+def check(status: int) -> None:
+    """Raise the exception for `status`, with the library's message; do nothing if the call succeeded."""
+    if status != lib.PYMTP_OK:
+        raise _ERRORS.get(status, BackendError)(error_message())
+
+
+def error_message() -> str:
+    """Why the last call of this thread failed."""
+    return text_of(lib.pymtp_error_message())
+
+
 ffi, lib = import_native(library_file())
 check_abi_id(abi_id(), text_of(lib.PYMTP_BUILT_FOR))
 lib.pymtp_log_show(SILENT)  # backends speak as soon as they are there
@@ -79,3 +91,12 @@ load_backends(library_file().parent)
 
 PIN, _, SERIES = abi_id().rpartition(" + ")
 """What the pin calls its llama.cpp, and 12 hex digits over the pin, the patches and the engine."""
+
+_ERRORS: dict[int, type[PymtpError]] = {
+    lib.PYMTP_FULL: ContextFull,
+    lib.PYMTP_INVALID: PymtpError,
+    lib.PYMTP_FAILED: BackendError,
+    lib.PYMTP_LOST: RemoteError,
+    lib.PYMTP_NOT_FINITE: NotFinite,
+    lib.PYMTP_BLOCKED: NothingAllowed,
+}

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pymtp.binding.library import ffi, lib
-from pymtp.binding.status import error_message
+from pymtp.binding.library import error_message, ffi, lib
 
 T = TypeVar("T")
 

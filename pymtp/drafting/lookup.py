@@ -7,8 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from pymtp.binding.library import ffi, lib
-from pymtp.binding.status import check
+from pymtp.binding.library import check, ffi, lib
 from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from pymtp.binding.library import ffi, lib
-from pymtp.binding.status import check
+from pymtp.binding.library import check, ffi, lib
 from pymtp.binding.types import model_pointer
 from pymtp.engine.context import ContextParams, resolved, session_params
 from pymtp.engine.draft_limits import DraftLimits

@@ -11,8 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pymtp.binding.library import abi_id, ffi, lib
-from pymtp.binding.status import check, error_message
+from pymtp.binding.library import abi_id, check, error_message, ffi, lib
 from pymtp.engine.handle import SessionHandle
 from pymtp.errors import StateError, require
 from pymtp.text.files import read_record

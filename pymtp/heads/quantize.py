@@ -164,8 +164,7 @@ def convert(pieces: Iterable[Piece], kinds: tuple[int, int], n_per_row: int, wha
 
     `what` they are, for errors. Raises ModelError for numbers that are not finite.
     """
-    from pymtp.binding.library import ffi, lib
-    from pymtp.binding.status import check
+    from pymtp.binding.library import check, ffi, lib
 
     sizes = [tensor_bytes((n_per_row,), kind) for kind in kinds]
     for piece in pieces:

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pymtp.binding.library import ffi, lib
-from pymtp.binding.status import error_message
+from pymtp.binding.library import error_message, ffi, lib
 from pymtp.binding.types import model_pointer
 from pymtp.errors import InvalidParameter, ModelError, require
 from pymtp.gguf.header import ArrayLength, Shard, read_numbers

@@ -7,8 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from pymtp.binding.library import ffi, lib
-from pymtp.binding.status import check
+from pymtp.binding.library import check, ffi, lib
 
 
 class RpcLink:

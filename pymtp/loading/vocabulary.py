@@ -8,8 +8,7 @@ from functools import cached_property, lru_cache, partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from pymtp.binding.library import ffi, lib, text_of
-from pymtp.binding.status import check
+from pymtp.binding.library import check, ffi, lib, text_of
 from pymtp.binding.types import model_pointer
 from pymtp.errors import Closed, InvalidParameter
 from pymtp.text.thinking import tags_of

@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pymtp.binding.library import ffi, lib, library_file, text_of
-from pymtp.binding.status import check
+from pymtp.binding.library import check, ffi, lib, library_file, text_of
 from pymtp.errors import InvalidParameter
 from pymtp.loading.rpc import RpcLink
 

@@ -12,8 +12,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from pymtp.binding.library import ffi, lib
-from pymtp.binding.status import check
+from pymtp.binding.library import check, ffi, lib
 from pymtp.engine.session import LogitsRow, Row
 from pymtp.errors import BackendError, Closed, InvalidParameter, NothingAllowed, PymtpError
 from pymtp.loading.vocabulary import Vocabulary

@@ -6,8 +6,7 @@ Knows texts; the native sampler makes tokens of them.
 from dataclasses import dataclass
 from typing import Any
 
-from pymtp.binding.library import ffi, lib
-from pymtp.binding.status import check, error_message
+from pymtp.binding.library import check, error_message, ffi, lib
 from pymtp.errors import InvalidParameter, require
 
 
