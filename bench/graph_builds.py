@@ -18,7 +18,7 @@ import llama_cpp
 import numpy as np
 
 from pymtp import Chunk, ContextParams, SamplingParams, Session
-from pymtp.engine.handle import Counters
+from pymtp.engine.session import Counters
 from pymtp.sampling.chain import Sampler
 
 

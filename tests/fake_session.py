@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from pymtp.binding.arrays import Logits
-from pymtp.engine.handle import Counters
-from pymtp.engine.session import Chunk
+from pymtp.engine.session import Chunk, Counters
 from pymtp.errors import ContextFull, PymtpError
 
 N_VOCAB = 32

@@ -107,7 +107,7 @@ def test_what_a_closed_session_has_left_is_closed_too(weights: Weights) -> None:
     made.decode([Chunk([5, 6], 0)])
     row, logits = made.rows()[0], made.logits
     before = logits.copy()
-    handle = made._handle.native
+    handle = made._native
     made.close()
     for use in (lambda: row.logits, lambda: made.logits, lambda: made.decode([Chunk([7], 2)])):
         with pytest.raises(Closed, match="the session is closed"):
@@ -122,7 +122,7 @@ def test_what_a_closed_session_has_left_is_closed_too(weights: Weights) -> None:
 def test_a_handle_of_another_kind_is_refused(weights: Weights) -> None:
     made = session(weights)
     state = ffi.new("struct pymtp_state **")
-    check(lib.pymtp_session_save(made._handle.native, -1, state))
+    check(lib.pymtp_session_save(made._native, -1, state))
     status = lib.pymtp_session_truncate(ffi.cast("struct pymtp_session *", state[0]), 1, [0], [0])
     with pytest.raises(PymtpError, match="this is no session"):
         check(status)

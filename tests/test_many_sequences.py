@@ -346,7 +346,7 @@ def context_of(session: Session) -> int:
     from pymtp.binding.library import ffi, lib
 
     info = ffi.new("struct pymtp_session_info *")
-    lib.pymtp_session_describe(session._handle.native, info)
+    lib.pymtp_session_describe(session._native, info)
     return int(ffi.cast("intptr_t", info.context))
 
 

@@ -13,7 +13,7 @@ from fake_session import N_VOCAB, FakeSession, plain_text
 from jobs import Ready, Report
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.policy import DraftPolicy, PassCosts
-from pymtp.engine.handle import Counters
+from pymtp.engine.session import Counters
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams

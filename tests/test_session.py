@@ -133,7 +133,7 @@ def test_builds_are_the_passes_that_llama_cpp_did_not_reuse_a_graph_for(model: o
         play(session, [*prompt(session, 200), 5], [3, 1, 2, 0], 100)
         counters = session.counters
         info = ffi.new("struct pymtp_session_info *")
-        lib.pymtp_session_describe(session._handle.native, info)
+        lib.pymtp_session_describe(session._native, info)
         context = int(ffi.cast("intptr_t", info.context))
         n_reused = llama_cpp.llama_perf_context(context).n_reused
     n_passes = counters.n_trunk_passes + counters.n_head_passes

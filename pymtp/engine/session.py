@@ -1,23 +1,25 @@
 """One context of the engine: passes of the trunk and of the MTP heads over rows of tokens.
 
-Owns the native session; draft limits, counters and snapshots are parts in modules of their own. Knows
-token ids, positions and logits; never text, sampling or drafting policy. Belongs to one thread at a time.
+Owns the native session; snapshots are a part in a module of its own. Knows token ids, positions and logits; never text,
+sampling or drafting policy. Belongs to one thread at a time.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from pymtp.binding.library import check, ffi, lib
 from pymtp.binding.types import model_pointer
 from pymtp.engine.context import ContextParams, resolved, session_params
-from pymtp.engine.draft_limits import DraftLimits
-from pymtp.engine.handle import Counters, SessionHandle
 from pymtp.engine.snapshot import Snapshots
-from pymtp.errors import InvalidParameter, require
+from pymtp.errors import Closed, InvalidParameter, require
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from pymtp.binding.arrays import Logits
 
 _MEMORY: dict[int, Literal["shared", "own", "none"]]
@@ -44,9 +46,14 @@ class Chunk(NamedTuple):
 class LogitsRow(NamedTuple):
     """One row of logits that the last pass of a session has left; the session knows where it is stored."""
 
-    session: SessionHandle
+    session: Session
     of_draft: bool
     row: int
+
+    @property
+    def native_session(self) -> Any:
+        """The native session. Raises Closed after the session was closed."""
+        return self.session._native
 
     @property
     def logits(self) -> Logits:
@@ -54,7 +61,7 @@ class LogitsRow(NamedTuple):
 
         Raises Closed after the session was closed.
         """
-        logits: Logits = _fetch_logits(self.session, of_draft=self.of_draft, row=self.row)[0]
+        logits: Logits = self.session._fetch_logits(of_draft=self.of_draft, row=self.row)[0]
         return logits
 
 
@@ -62,7 +69,27 @@ Row: TypeAlias = "LogitsRow | Logits"
 """One row of logits: of a session's last pass, or an array (n_vocab,) float32."""
 
 
-class Session(DraftLimits, Snapshots):
+class Counters(NamedTuple):
+    """What the engine has done since the session began. A pass is one graph run; times in microseconds."""
+
+    n_trunk_passes: int
+    n_head_passes: int
+    n_trunk_builds: int
+    n_head_builds: int
+    n_output_bytes: int
+    """Logits, candidates and drafts copied to the host."""
+    t_trunk_us: int
+    t_head_us: int
+    t_sample_us: int
+    """What samplers have spent on the session's rows."""
+
+    @property
+    def n_builds(self) -> int:
+        """Graphs built, for the trunk and for the heads."""
+        return self.n_trunk_builds + self.n_head_builds
+
+
+class Session(Snapshots):
     """A context in which the trunk runs and, with `n_draft_max` > 0, the model's MTP heads.
 
     `model` is llama.cpp's handle of a model (Weights.model), loaded with `load_mtp` if its heads are to draft;
@@ -102,7 +129,8 @@ class Session(DraftLimits, Snapshots):
         native.padding = getattr(lib, f"PYMTP_PADDING_{padding.upper()}")
         handle = ffi.new("struct pymtp_session **")
         check(lib.pymtp_session_init(model, native, handle))
-        self._handle = SessionHandle(handle[0])
+        self._pointer: Any = handle[0]
+        self._free = weakref.finalize(self, lib.pymtp_free, handle[0])
         info = self._describe()
         self._counters = ffi.new("struct pymtp_counters *")
         self.n_reduced = 0
@@ -132,6 +160,14 @@ class Session(DraftLimits, Snapshots):
         self._n_embd = lib.llama_model_n_embd_out(model)
         self.n_draft_vocab = self.n_vocab
         """Tokens that drafts are taken from."""
+        self._draft_tokens: npt.NDArray[np.int64] | None = None  # None: the first n_draft_vocab
+
+    @property
+    def _native(self) -> Any:
+        """The native session. Raises Closed after `close`."""
+        if self._pointer is None:
+            raise Closed("the session is closed")
+        return self._pointer
 
     def decode(self, chunks: Sequence[Chunk], meanwhile: Callable[[], object] = lambda: None) -> None:
         """Run the trunk over all rows of `chunks`, in one pass as far as an ubatch reaches.
@@ -141,7 +177,7 @@ class Session(DraftLimits, Snapshots):
         flags = _flags_of(chunks, self.n_heads)
         if not self.is_async:
             meanwhile()
-        check(lib.pymtp_session_decode(self._handle.native, *_rows_of(chunks), flags))
+        check(lib.pymtp_session_decode(self._native, *_rows_of(chunks), flags))
         if self.is_async:
             meanwhile()
 
@@ -150,7 +186,7 @@ class Session(DraftLimits, Snapshots):
 
         The first `n_heads` heads see it, too. A sequence goes back to where the image begins or ends, not into it.
         """
-        check(lib.pymtp_session_decode_image(self._handle.native, media, chunk, sequence, position, n_heads))
+        check(lib.pymtp_session_decode_image(self._native, media, chunk, sequence, position, n_heads))
 
     def draft(self, step: int, n_steps: int, chunks: Sequence[Chunk]) -> None:
         """Run step `step` of a draft of `n_steps`: the last row of each chunk predicts the token that follows.
@@ -159,7 +195,7 @@ class Session(DraftLimits, Snapshots):
         positions that the heads have not seen, if any; they never see what comes before. A later step takes one
         row, the draft of the step before.
         """
-        check(lib.pymtp_session_draft(self._handle.native, step, n_steps, *_rows_of(chunks)))
+        check(lib.pymtp_session_draft(self._native, step, n_steps, *_rows_of(chunks)))
 
     def draft_tokens(
         self, chunks: Sequence[Chunk], n_steps: int, *, probs: bool = False
@@ -175,14 +211,14 @@ class Session(DraftLimits, Snapshots):
         size = len(chunks) * max(0, min(n_steps, self.n_draft_max))  # other numbers of steps are refused below
         tokens = ffi.new("int32_t[]", size)
         likelihood = ffi.new("float[]", size) if probs else ffi.NULL
-        check(lib.pymtp_session_draft_greedy(self._handle.native, *_rows_of(chunks), n, tokens, likelihood))
+        check(lib.pymtp_session_draft_greedy(self._native, *_rows_of(chunks), n, tokens, likelihood))
         rows = [slice(i * n_steps, i * n_steps + n[0]) for i in range(len(chunks))]
         drafts, likely = ffi.unpack(tokens, size), ffi.unpack(likelihood, size) if probs else []
         return [drafts[row] for row in rows], [likely[row] for row in rows]
 
     def pass_shape(self, steps: int, rows: int, n_sequences: int) -> tuple[int, int, int]:
         """What is computed for a round with these numbers of draft steps, rows and sequences, padding included."""
-        computed, session = lib.pymtp_session_n_computed, self._handle.native
+        computed, session = lib.pymtp_session_n_computed, self._native
         return steps, computed(session, rows, 0), computed(session, n_sequences, 1)
 
     def hidden_states(self, position: int, n: int, *, sequence: int = 0) -> Logits:
@@ -194,14 +230,14 @@ class Session(DraftLimits, Snapshots):
 
         hidden = np.empty((n, self._n_embd), np.float32)
         out = ffi.from_buffer("float[]", hidden)
-        check(lib.pymtp_session_hidden(self._handle.native, sequence, position, n, out))
+        check(lib.pymtp_session_hidden(self._native, sequence, position, n, out))
         return hidden
 
     def rotated(self, position: int, rows: Logits) -> Logits:
         """`rows` of a query or key, (n, n_head_k) float32, as a trained head rotates them at a position."""
         found: Logits = rows.copy()
         out = ffi.from_buffer("float[]", found)
-        check(lib.pymtp_session_rotate(self._handle.native, position, *found.shape, out))
+        check(lib.pymtp_session_rotate(self._native, position, *found.shape, out))
         return found
 
     def seen_end(self, sequence: int, n_heads: int) -> int:
@@ -211,7 +247,7 @@ class Session(DraftLimits, Snapshots):
     def seen_ends(self, sequences: Sequence[int], n_heads: int) -> list[int]:
         """What `seen_end` returns for each of several sequences."""
         ends = ffi.new("int32_t[]", len(sequences))
-        check(lib.pymtp_session_seen_end(self._handle.native, n_heads, len(sequences), sequences, ends))
+        check(lib.pymtp_session_seen_end(self._native, n_heads, len(sequences), sequences, ends))
         return list(ends)
 
     def reduce_logits(self, n_max: int, *, also_on_host: bool = False) -> None:
@@ -221,26 +257,96 @@ class Session(DraftLimits, Snapshots):
 
         Does nothing without a device, where there is nothing to gain, unless `also_on_host` is set (for tests).
         """
-        check(lib.pymtp_session_reduce(self._handle.native, n_max, also_on_host))
+        check(lib.pymtp_session_reduce(self._native, n_max, also_on_host))
         self.n_reduced = n_max
+
+    def limit_drafts(self, n: int | None) -> None:
+        """Draft only the first `n` tokens of the vocabulary (rounded up to 32); None: all of it.
+
+        The heads then multiply that much less. What is emitted is not limited.
+        """
+        n_first = self.n_vocab if n is None else n
+        check(lib.pymtp_session_limit_drafts(self._native, n_first, ffi.NULL, -1, -1, ffi.NULL, ffi.NULL))
+        self._draft_tokens, self.n_draft_vocab = None, n_first
+
+    def limit_drafts_to(
+        self,
+        tokens: Sequence[int],
+        matrices: Sequence[npt.NDArray[np.uint8]],
+        type_id: int | None = None,
+        *,
+        kind: str | None = None,
+    ) -> None:
+        """Draft only `tokens`; a range stands for the first ones.
+
+        `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row), see
+        gguf.weights.output_rows. They are of the matrix's own type, or of another ggml_type. `kind`: the type (q4_0,
+        ...) that they are converted to, which makes drafts cheaper; raises PymtpError for one that they cannot be.
+        """
+        import numpy as np
+
+        are_rows = all(each.dtype == np.uint8 and each.ndim == 2 and len(each) == len(tokens) for each in matrices)
+        if not are_rows or len(matrices) != self.n_heads:
+            allowed = f"uint8 of {len(tokens)} rows for each of {self.n_heads} heads"
+            raise InvalidParameter("matrices", allowed, value=[each.shape for each in matrices])
+        rows, listed = list(map(np.ascontiguousarray, matrices)), None if isinstance(tokens, range) else list(tokens)
+        types = -1 if type_id is None else type_id, getattr(lib, f"GGML_TYPE_{kind.upper()}") if kind else -1
+        ids, row_bytes = ffi.NULL if listed is None else listed, [each.shape[1] for each in rows]
+        pointers = [ffi.cast("void *", each.ctypes.data) for each in rows]
+        check(lib.pymtp_session_limit_drafts(self._native, len(tokens), ids, *types, pointers, row_bytes))
+        self._draft_tokens, self.n_draft_vocab = None if listed is None else np.asarray(listed), len(tokens)
+
+    def ban_tokens(self, tokens: Sequence[int]) -> None:
+        """`draft_tokens` never proposes these tokens; replaces those of the call before."""
+        check(lib.pymtp_session_ban_tokens(self._native, len(tokens), list(tokens)))
 
     @property
     def logits(self) -> Logits:
         """Logits of the last `decode`: (rows that asked for them, n_vocab), a copy."""
-        return _fetch_logits(self._handle, of_draft=False)
+        return self._fetch_logits(of_draft=False)
 
     @property
     def draft_logits(self) -> Logits:
         """Logits of the last `draft`: (chunks, n_vocab), -inf for tokens that cannot be drafted. A copy."""
-        return self._widen(_fetch_logits(self._handle, of_draft=True))
+        return self._widen(self._fetch_logits(of_draft=True))
 
     def rows(self) -> list[LogitsRow]:
         """The rows of logits of the last `decode`, for samplers."""
-        return _logits_rows(self._handle, of_draft=False)
+        return self._rows(of_draft=False)
 
     def draft_rows(self) -> list[LogitsRow]:
         """The rows of logits of the last `draft`, for samplers."""
-        return _logits_rows(self._handle, of_draft=True)
+        return self._rows(of_draft=True)
+
+    def _fetch_logits(self, *, of_draft: bool, row: int | None = None) -> Logits:
+        """Logits of the last pass, or one row of them: (rows, n_vocab or n_draft_vocab) float32, a copy."""
+        import numpy as np
+
+        n_rows, n_columns = self._shape(of_draft=of_draft)
+        first = 0 if row is None else row
+        logits = np.empty((n_rows if row is None else 1, n_columns), np.float32)
+        out = ffi.from_buffer("float[]", logits)
+        check(lib.pymtp_session_logits(self._native, of_draft, first, len(logits), n_columns, out))
+        return logits
+
+    def _rows(self, *, of_draft: bool) -> list[LogitsRow]:
+        return [LogitsRow(self, of_draft, row) for row in range(self._shape(of_draft=of_draft)[0])]
+
+    def _shape(self, *, of_draft: bool) -> tuple[int, int]:
+        """Rows that the last pass has left, and logits of each."""
+        n_columns = ffi.new("int32_t *")
+        n_rows = lib.pymtp_session_n_logits(self._native, of_draft, n_columns)
+        return max(n_rows, 0), n_columns[0]
+
+    def _widen(self, logits: Logits) -> Logits:
+        """Rows of limited logits as rows of the whole vocabulary, (rows, n_vocab), -inf for tokens left out."""
+        if logits.shape[1] == self.n_vocab:
+            return logits
+        import numpy as np
+
+        everything = np.full((len(logits), self.n_vocab), -np.inf, np.float32)
+        everything[:, self._draft_tokens if self._draft_tokens is not None else slice(logits.shape[1])] = logits
+        return everything
 
     def adapt(self, adapters: Sequence[tuple[object, float]], adapters_id: str) -> None:
         """Apply these LoRA adapters from now on, each with its scale, to trunk and heads, instead of those before.
@@ -249,7 +355,7 @@ class Session(DraftLimits, Snapshots):
         sequences hold stays as it was computed. Raises PymtpError for one that llama.cpp's graphs do not apply.
         """
         handles = ffi.new("struct llama_adapter_lora *[]", [handle for handle, _ in adapters])
-        check(lib.pymtp_session_adapt(self._handle.native, len(adapters), handles, [scale for _, scale in adapters]))
+        check(lib.pymtp_session_adapt(self._native, len(adapters), handles, [scale for _, scale in adapters]))
         self._state_id = self.model_id + adapters_id
 
     def truncate(self, position: int, *, sequence: int = 0) -> None:
@@ -259,23 +365,23 @@ class Session(DraftLimits, Snapshots):
     def truncate_all(self, positions: Mapping[int, int]) -> None:
         """Truncate several sequences, each at a position of its own: {sequence: position}."""
         sequences, begins = list(positions), list(positions.values())
-        check(lib.pymtp_session_truncate(self._handle.native, len(sequences), sequences, begins))
+        check(lib.pymtp_session_truncate(self._native, len(sequences), sequences, begins))
 
     def copy(self, source: int, target: int) -> None:
         """Make the sequence `target` what `source` is; both then continue, and draft, on their own."""
-        check(lib.pymtp_session_copy(self._handle.native, source, target))
+        check(lib.pymtp_session_copy(self._native, source, target))
 
     def discard(self, position: int, n: int, *, sequence: int = 0) -> None:
         """Drop `n` positions from `position` on; later ones take their place, as they were computed (a context shift).
 
         Raises PymtpError where the model's memory cannot move positions.
         """
-        check(lib.pymtp_session_discard(self._handle.native, sequence, position, n))
+        check(lib.pymtp_session_discard(self._native, sequence, position, n))
 
     @property
     def counters(self) -> Counters:
         """Passes, graph builds, copies and times so far."""
-        check(lib.pymtp_session_counters(self._handle.native, self._counters))
+        check(lib.pymtp_session_counters(self._native, self._counters))
         return Counters(*(getattr(self._counters, name) for name in Counters._fields))
 
     @property
@@ -285,12 +391,13 @@ class Session(DraftLimits, Snapshots):
 
     def _describe(self) -> Any:
         info = ffi.new("struct pymtp_session_info *")
-        check(lib.pymtp_session_describe(self._handle.native, info))
+        check(lib.pymtp_session_describe(self._native, info))
         return info
 
     def close(self) -> None:
         """Free the context. The session cannot be used afterwards; closing twice is harmless."""
-        self._handle.close()
+        self._pointer = None
+        self._free()
 
     def __enter__(self) -> Session:
         return self
@@ -323,26 +430,3 @@ def _flags_of(chunks: Sequence[Chunk], n_heads: int) -> list[int]:
         feed = (n_heads if chunk.n_heads is None else chunk.n_heads) << _FEED_SHIFT if chunk.feed else 0
         flags += [feed] * (n - n_logits) + [feed | _LOGITS] * n_logits
     return flags
-
-
-def _fetch_logits(handle: SessionHandle, *, of_draft: bool, row: int | None = None) -> Logits:
-    """Logits of the last pass, or one row of them: (rows, n_vocab or n_draft_vocab) float32, a copy."""
-    import numpy as np
-
-    n_rows, n_columns = _shape(handle, of_draft=of_draft)
-    first = 0 if row is None else row
-    logits = np.empty((n_rows if row is None else 1, n_columns), np.float32)
-    out = ffi.from_buffer("float[]", logits)
-    check(lib.pymtp_session_logits(handle.native, of_draft, first, len(logits), n_columns, out))
-    return logits
-
-
-def _logits_rows(handle: SessionHandle, *, of_draft: bool) -> list[LogitsRow]:
-    return [LogitsRow(handle, of_draft, row) for row in range(_shape(handle, of_draft=of_draft)[0])]
-
-
-def _shape(handle: SessionHandle, *, of_draft: bool) -> tuple[int, int]:
-    """Rows that the last pass has left, and logits of each."""
-    n_columns = ffi.new("int32_t *")
-    n_rows = lib.pymtp_session_n_logits(handle.native, of_draft, n_columns)
-    return max(n_rows, 0), n_columns[0]

@@ -8,11 +8,11 @@ import hashlib
 import json
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
 from pymtp.binding.library import abi_id, check, error_message, ffi, lib
-from pymtp.engine.handle import SessionHandle
 from pymtp.errors import StateError, require
 from pymtp.text.files import read_record
 
@@ -29,12 +29,16 @@ ALL = -1
 """The sequences of a session, in the place of one."""
 
 
-class Snapshots:
+class Snapshots(ABC):
     """The part of a session that saves what it remembers."""
 
-    _handle: SessionHandle
     _state_id: str  # names the weights, and adapters with their scales: a saved state belongs to them
     n_seq_max: int
+
+    @property
+    @abstractmethod
+    def _native(self) -> Any:
+        """The native session."""
 
     def save(self) -> bytes:
         """All sequences as bytes, what the heads know of them included. See `restore`."""
@@ -82,7 +86,7 @@ class Snapshots:
 
     def _saved(self, sequence: int) -> bytes:
         made, size = ffi.new("struct pymtp_state **"), ffi.new("size_t *")
-        check(lib.pymtp_session_save(self._handle.native, sequence, made))
+        check(lib.pymtp_session_save(self._native, sequence, made))
         state = ffi.gc(made[0], lib.pymtp_free)
         data = lib.pymtp_state_data(state, size)
         return pack(memoryview(ffi.buffer(data, size[0])), engine=abi_id(), model=self._state_id)
@@ -90,7 +94,7 @@ class Snapshots:
     def _restored(self, sequence: int, data: bytes) -> None:
         payload = unpack(data, engine=abi_id(), model=self._state_id)
         native = ffi.from_buffer("uint8_t[]", payload)
-        status = lib.pymtp_session_restore(self._handle.native, sequence, native, len(payload))
+        status = lib.pymtp_session_restore(self._native, sequence, native, len(payload))
         if status == lib.PYMTP_INVALID:
             raise StateError(error_message())
         check(status)

@@ -162,7 +162,7 @@ class Sampler:
         """The first of rows that follow one another."""
         row, logits = rows[0], self._logits
         if isinstance(row, LogitsRow):
-            logits.session, logits.of_draft, logits.row = row.session.native, row.of_draft, row.row
+            logits.session, logits.of_draft, logits.row = row.native_session, row.of_draft, row.row
         else:
             import numpy as np
 

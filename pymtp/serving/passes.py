@@ -8,8 +8,7 @@ from operator import sub
 from typing import NamedTuple
 
 from pymtp.drafting.interface import Drafter
-from pymtp.engine.handle import Counters
-from pymtp.engine.session import Session
+from pymtp.engine.session import Counters, Session
 from pymtp.errors import BackendError, ContextFull, PymtpError
 from pymtp.serving.round import run_round
 from pymtp.serving.sequence import Share, ShareResult, TokenSequence
