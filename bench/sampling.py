@@ -32,8 +32,8 @@ import numpy as np
 from pymtp import DraftRequest, GenerationParams, Model, Proposal, SamplingParams, version_text
 from pymtp.binding.arrays import Logits
 from pymtp.binding.library import check, lib
+from pymtp.drafting.interface import ChainPicker
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.pick import ChainPicker
 from pymtp.sampling.chain import Sampler
 
 USUAL = SamplingParams(

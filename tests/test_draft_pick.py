@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymtp.drafting.pick import ChainPicker
+from pymtp.drafting.interface import ChainPicker
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
 

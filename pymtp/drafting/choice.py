@@ -3,7 +3,7 @@
 Knows what files say and what was asked for; loads nothing.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.interface import Drafter, NoDrafter
@@ -11,13 +11,11 @@ from pymtp.drafting.lookup import EarlierTexts, LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.params import DraftParams
 from pymtp.drafting.policy import AUTO_DRAFT_MAX, LENGTHS
+from pymtp.engine.session import Session
 from pymtp.errors import UnsupportedModel
 from pymtp.gguf.facts import GgufInfo, find_draft_model, model_facts
 from pymtp.gguf.model_file import read_model
 from pymtp.text.files import StrPath
-
-if TYPE_CHECKING:
-    from pymtp.engine.session import Session
 
 
 class DraftChoice(NamedTuple):
@@ -38,7 +36,7 @@ class DraftChoice(NamedTuple):
         n = 0 if has_states else AUTO_DRAFT_MAX // n_seq_max
         return min(self.n_draft_max, max(n, LENGTHS[1]))
 
-    def make(self, session: "Session", earlier: EarlierTexts | None = None) -> Drafter:
+    def make(self, session: Session, earlier: EarlierTexts | None = None) -> Drafter:
         """The drafter, for a session that was opened for it. `earlier`: texts that lookup searches as well."""
         if self.drafter not in (MtpDrafter, LookupDrafter):
             return self.drafter(session)

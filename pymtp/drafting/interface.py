@@ -1,19 +1,17 @@
 """What a drafter is asked, what it answers, and what it learns of the outcome.
 
-Owns the value types of drafting and the interface of drafters. Knows token ids and probabilities; never acceptance, the
-scheduler or the clock.
+Owns the value types of drafting, the interface of drafters, and how drafts are picked from the chain's distributions.
+Knows token ids and probabilities; never acceptance, the scheduler or the clock.
 """
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
+from pymtp.engine.session import Row, Session
 from pymtp.errors import PymtpError
+from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
-
-if TYPE_CHECKING:
-    from pymtp.drafting.pick import ChainPicker
-    from pymtp.engine.session import Session
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,57 @@ class DrafterTraits:
     """The fixed draft length that `draft_max` "auto" stands for; None: it adapts, like pymtp's."""
 
 
+class ChainPicker:
+    """Picks the draft tokens of one sequence with its sampler chain, and says how many are worth verifying.
+
+    They are the most likely tokens (greedy), or drawn.
+    """
+
+    def __init__(self, sampler: Sampler, *, draws: bool, n_min: int = 0, p_min: float = 0.0) -> None:
+        """`n_min`, `p_min`: see GenerationParams.draft_min and draft_p_min."""
+        self._sampler, self._draws, self._n_min, self._p_min = sampler, draws, n_min, p_min
+
+    @property
+    def banned(self) -> tuple[int, ...] | None:
+        """Tokens to leave out, if each draft is the top token of what remains; None: ask `pick` for each draft."""
+        return None if self._draws else self._sampler.draft_ban
+
+    def pick(self, row: Row) -> tuple[int, Distribution, float] | None:
+        """The next draft, from a row of the heads; later picks have it in their history until `forget`.
+
+        With what it was picked from, and the probability of the most likely token there. None: no token of the row can
+        follow.
+        """
+        distribution = self._sampler.draft_distribution(row)
+        best = distribution.best
+        if best is None:
+            return None
+        token, confidence = best
+        if self._draws:
+            token = distribution.draw(self._sampler.random())
+        self._sampler.assume(token)
+        return token, distribution, confidence
+
+    def forget(self) -> None:
+        """Drop the picks so far from the sampler's history."""
+        self._sampler.forget()
+
+    def n_worth(self, drafts: Sequence[int], confidences: Sequence[float]) -> int:
+        """How many of the drafts are worth verifying, from the first on.
+
+        A draft's confidence is the probability of the most likely token at its position. It is known before the draft
+        is drawn, so that the distribution of the output does not change.
+        """
+        if not confidences:
+            return len(drafts)
+        n = next((i for i, confidence in enumerate(confidences) if not self.is_confident(confidence)), len(confidences))
+        return n if self._draws or n >= self._n_min else 0
+
+    def is_confident(self, confidence: float) -> bool:
+        """Whether drafting continues after a draft of this confidence, however few there are so far."""
+        return confidence >= self._p_min
+
+
 class DraftRequest(NamedTuple):
     """Asks for drafts for one sequence."""
 
@@ -51,7 +100,7 @@ class DraftRequest(NamedTuple):
     """The position of the first row of the sequence in the coming pass."""
     n_rows: int
     """Tokens of the history in the coming pass: 1 after the prompt."""
-    picker: "ChainPicker"
+    picker: ChainPicker
     """Picks drafts with the sequence's sampler chain, and says how many are worth verifying."""
     stop: Container[int] = ()
     """Tokens that end the sequence."""
@@ -122,7 +171,7 @@ class Drafter(Protocol):
 
     traits: ClassVar[DrafterTraits]
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: Session) -> None:
         """Drafts for the sequences of `session`."""
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
@@ -172,7 +221,7 @@ class NoDrafter:
 
     traits: ClassVar = DrafterTraits("none", needs_rollback=False)
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: Session) -> None:
         """Needs nothing of it."""
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:

@@ -5,13 +5,11 @@ The index is native (native/include/pymtp-text.h). Knows token ids; never text, 
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from pymtp.binding.library import check, ffi, lib
 from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
-
-if TYPE_CHECKING:
-    from pymtp.engine.session import Session
+from pymtp.engine.session import Session
 
 MATCH_MIN = 3
 """Tokens that have to be the same. Tuned on this repository's files (bench/lookup.py): with 2, drafts are right less
@@ -138,7 +136,7 @@ class LookupDrafter:
 
     traits: ClassVar = DrafterTraits("lookup", only_looks_up=True, auto_draft_max=None)
 
-    def __init__(self, session: "Session", earlier: EarlierTexts | None = None) -> None:
+    def __init__(self, session: Session, earlier: EarlierTexts | None = None) -> None:
         n_max = session.n_ctx
         self._indexes: defaultdict[int, LookupIndex] = defaultdict(lambda: LookupIndex(n_max))  # by slot
         self._earlier = earlier

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from pymtp.acceptance.interface import MATCH, Acceptance, Verified
-from pymtp.drafting.interface import DraftRequest, Proposal
-from pymtp.drafting.pick import ChainPicker
+from pymtp.drafting.interface import ChainPicker, DraftRequest, Proposal
 from pymtp.engine.session import Chunk, Row
 from pymtp.errors import PymtpError
 from pymtp.loading.images import PlacedImage
