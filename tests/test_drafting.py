@@ -12,7 +12,7 @@ from pymtp.sampling.chain import Row, Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.params import GenerationParams
-from pymtp.serving.round import run_round
+from pymtp.serving.passes import run_round
 from pymtp.serving.sequence import ShareResult, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)

@@ -18,7 +18,7 @@ from pymtp.binding.library import ffi
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.errors import BackendError, Closed, ContextFull, InvalidParameter
 from pymtp.sampling.params import SamplingParams
-from pymtp.serving import reports as reports_module
+from pymtp.serving import scheduler as scheduler_module
 from pymtp.serving.generation import Generation
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.make_sequence import ModelTraits
@@ -98,8 +98,8 @@ engines: list[Engine] = []
 
 @pytest.fixture(autouse=True)
 def closed_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(reports_module, "REPORT_INTERVAL_S", 0.0)  # an update for each pass
-    monkeypatch.setattr(reports_module, "REPORT_SHARE_S", 0.0)
+    monkeypatch.setattr(scheduler_module, "REPORT_INTERVAL_S", 0.0)  # an update for each pass
+    monkeypatch.setattr(scheduler_module, "REPORT_SHARE_S", 0.0)
     yield
     while engines:
         engines.pop().loop.close()

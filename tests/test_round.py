@@ -13,7 +13,7 @@ from pymtp.errors import PymtpError
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.params import GenerationParams
-from pymtp.serving.round import run_round
+from pymtp.serving.passes import run_round
 from pymtp.serving.sequence import ShareResult, TokenSequence
 
 GREEDY = SamplingParams(temperature=0)

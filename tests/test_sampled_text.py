@@ -20,7 +20,7 @@ from pymtp.sampling.chain import Sampler
 from pymtp.sampling.logprobs import TokenLogprobs, token_logprobs
 from pymtp.serving.make_sequence import ModelTraits, make_sequence
 from pymtp.serving.params import GenerationParams
-from pymtp.serving.round import run_round
+from pymtp.serving.passes import run_round
 
 pytestmark = [pytest.mark.model, needs_exact_texts]
 

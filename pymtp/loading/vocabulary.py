@@ -127,6 +127,8 @@ class Vocabulary:
         """A function like `piece`, for which tokens with these texts are part of the text as well."""
         texts = (self.tokenize(text, is_start=False) for text in special)
         tokens = {tokens[0] for tokens in texts if len(tokens) == 1}
+        if not tokens:
+            return self.piece
         return lambda token: self.special_piece(token) if token in tokens else self.piece(token)
 
     def _bytes(self, token: int, *, special: bool) -> bytes:

@@ -1,6 +1,6 @@
 """What users of a model change in it between passes: its slots, and the scales of its LoRA adapters.
 
-Owns nothing: each call is handed to the engine's thread, where admission does it. Must not know texts or passes.
+Owns nothing: each call is handed to the engine's thread, where the scheduler does it. Must not know texts or passes.
 """
 
 import os
@@ -13,46 +13,46 @@ from pymtp.engine.session import Session
 from pymtp.errors import InvalidParameter
 from pymtp.loading.adapters import LoraAdapter
 from pymtp.serving.adapters import Adapters
-from pymtp.serving.admission import Admission
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.params import GenerationParams, with_options
 from pymtp.serving.prefix_cache import PrefixFiles
+from pymtp.serving.scheduler import Scheduler
 from pymtp.text.files import StrPath
 
 
 class ModelSlots:
     """What the cache of a model holds of texts that have ended, slot by slot: `model.slots`."""
 
-    def __init__(self, loop: EngineLoop, admission: Admission, session: Session) -> None:
-        self._loop, self._admission, self._session = loop, admission, session
+    def __init__(self, loop: EngineLoop, scheduler: Scheduler, session: Session) -> None:
+        self._loop, self._scheduler, self._session = loop, scheduler, session
 
     def save(self, slot: int) -> tuple[list[int], bytes]:
         """The tokens that a free slot holds of an earlier text, and bytes for `restore`, heads included.
 
         Raises StateError while a text is generated in it, InvalidParameter for a slot that does not exist.
         """
-        return self._loop.call(lambda: self._admission.slots.save(slot))
+        return self._loop.call(lambda: self._scheduler.slots.save(slot))
 
     def restore(self, slot: int, tokens: Sequence[int], data: bytes, *, scope: str = "") -> None:
         """Put what `save` returned into a free slot, for later texts with `cache_prompt` and this `cache_scope`.
 
         Raises StateError for bytes that are damaged or of another model, and while a text is generated in it.
         """
-        self._loop.call(lambda: self._admission.restore_slot(slot, tokens, data, scope))
+        self._loop.call(lambda: self._scheduler.restore_slot(slot, tokens, data, scope))
 
     def erase(self, slot: int) -> int:
         """Empty a free slot; returns how many tokens it held. Raises StateError while a text is generated in it."""
-        return self._loop.call(lambda: self._admission.slots.erase(slot))
+        return self._loop.call(lambda: self._scheduler.slots.erase(slot))
 
     def empty(self) -> None:
         """Drop what texts with `cache_prompt` have left in the cache."""
-        self._loop.call(lambda: self._admission.slots.empty())
+        self._loop.call(lambda: self._scheduler.slots.empty())
 
     def keep_prefixes(self, n_bytes: int) -> None:
         """Keep in host memory what slots held of texts with `cache_prompt`, up to `n_bytes`, for later ones."""
         if not isinstance(n_bytes, int) or n_bytes < 0:
             raise InvalidParameter("n_bytes", "a number of bytes, 0 or more", value=n_bytes)
-        self._loop.call(lambda: self._admission.slots.cache.limit(n_bytes))
+        self._loop.call(lambda: self._scheduler.slots.cache.limit(n_bytes))
 
     def keep_files(self, folder: StrPath, n_bytes: int) -> None:
         """Find prefixes in a folder, too, where `write_files` puts them, up to `n_bytes` together.
@@ -60,14 +60,14 @@ class ModelSlots:
         Several processes and models may share it. Raises InvalidParameter if it cannot be written.
         """
         files = PrefixFiles(Path(folder), n_bytes, self._session.can_restore)
-        self._loop.call(lambda: self._admission.slots.cache.use(files))
+        self._loop.call(lambda: self._scheduler.slots.cache.use(files))
 
     def write_files(self) -> None:
         """Write what slots and memory hold of ended texts to the folder of `keep_files`, unless it is there.
 
         Generation continues meanwhile. What cannot be written is skipped silently, and computed again later.
         """
-        slots = self._admission.slots
+        slots = self._scheduler.slots
         if (files := slots.cache.files) is None:
             return
         unwritten = self._loop.call(slots.unwritten)
@@ -78,7 +78,7 @@ class ModelSlots:
 
     def n_cells_used(self) -> int:
         """Positions of the cache that are taken, of `session.n_cells`."""
-        return self._loop.call(lambda: self._admission.n_cells_used)
+        return self._loop.call(lambda: self._scheduler.n_cells_used)
 
     def save_file(self, path: StrPath) -> None:
         """Save all sequences in the cache to a file, heads included. Raises StateError if it cannot be written."""
@@ -89,7 +89,7 @@ class ModelSlots:
 
         Raises StateError for a file that is damaged or of another model, and while texts are generated.
         """
-        self._loop.call(lambda: self._admission.restore(path))
+        self._loop.call(lambda: self._scheduler.restore(path))
 
 
 class ModelAdapters(Sequence[LoraAdapter]):

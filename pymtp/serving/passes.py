@@ -1,18 +1,20 @@
-"""Passes of a session: what each sequence does in the next one, and what is done where the cache has no room for it.
+"""Passes of a session: what each sequence does in the next one, the round, and what is done where the cache is full.
 
-Owns the clock of passes. Knows sequences and their shares; must not know jobs, or which of them run.
+Owns the clock of passes, and what is counted of them. Knows sequences and their shares, token ids and logits; must not
+know text or jobs, or which of them run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import sub
 from typing import NamedTuple
 
-from pymtp.drafting.interface import Drafter
+from pymtp.drafting.interface import NO_DRAFTS, Drafter, DraftOutcome, checked
+from pymtp.drafting.policy import DraftPolicy
 from pymtp.engine.session import Counters, Session
 from pymtp.errors import BackendError, ContextFull, PymtpError
-from pymtp.serving.round import run_round
 from pymtp.serving.sequence import Share, ShareResult, TokenSequence
 from pymtp.serving.slots import Slots
+from pymtp.serving.statistics import Stats
 
 
 class PassResult(NamedTuple):
@@ -27,10 +29,15 @@ class PassResult(NamedTuple):
 class Passes:
     """Plans passes of at most `session.n_ubatch` rows, and runs them."""
 
-    def __init__(self, session: Session, drafter: Drafter, slots: Slots, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, session: Session, drafter: Drafter, slots: Slots, policy: DraftPolicy | None, clock: Callable[[], float]
+    ) -> None:
+        self.stats = Stats()
+        """Counts and times of all sequences. A pass's time is shared out between them by their rows."""
         self.ended_at = 0.0
         """When the last pass ended, by `clock`, in seconds."""
-        self._session, self._drafter, self._slots, self._clock = session, drafter, slots, clock
+        self._session, self._drafter, self._slots, self._policy = session, drafter, slots, policy
+        self._clock = clock
 
     def plan(self, sequences: Mapping[int, TokenSequence]) -> list[Share]:
         """What the next pass does with the sequences, which come by slot, the oldest first. Changes nothing.
@@ -90,6 +97,74 @@ class Passes:
             return
         sequence.shift(position, n)
 
+    def count(self, result: PassResult) -> None:
+        """Count a pass, for its sequences and for all of them, and have the policy learn what it cost."""
+        rounds = result.rounds
+        n_rows = sum(each.n_rows for each in rounds)
+        for each in rounds:
+            _add(each.share.sequence.stats, each, result, 1.0)
+            _add(self.stats, each, result, each.n_rows / n_rows)
+        if not (self._policy and rounds and self._session.n_draft_max) or result.spent.n_builds:
+            return
+        if any(each.share.of_prompt or each.proposal.catches_up for each in rounds):
+            return  # it took prompts, or let heads catch up: that is not what rounds cost
+        n, n_steps = len(rounds), max(each.proposal.n_steps for each in rounds)
+        n_computed = n * max(each.n_rows for each in rounds) if self._session.needs_equal_rows else n_rows
+        self._policy.costs.observe(n_steps, n_computed, n, result.seconds * 1000)
+
+
+def run_round(
+    session: Session, drafter: Drafter, shares: Sequence[Share], meanwhile: Callable[[], object] = lambda: None
+) -> list[ShareResult]:
+    """Draft, verify in one pass of the target, accept, and roll back what was not accepted.
+
+    Each share decodes the next tokens of its sequence's history and, where these are its last, drafts after them.
+    Afterwards they and the accepted drafts are decoded, and the last token that was emitted is not. Raises
+    ContextFull if the cache has no room; nothing was sampled then, and the positions after those that the sequences had
+    decoded are to be truncated. `meanwhile` is called with the pass: see Session.decode.
+
+    An image is a share that comes alone.
+
+    A sequence whose own samplers fail gets its `error`, and has no result; the others continue.
+    """
+    if shares[0].image:
+        meanwhile()
+        return [_decode_image(session, shares[0])]
+    requests = {share.slot: share.sequence.draft_request(share, len(shares)) for share in shares if share.asks}
+    asked = list(requests.values())
+    proposed = checked(drafter, asked, drafter.propose(asked) if asked else (), session.n_vocab)
+    proposals = dict(zip(requests, proposed, strict=True))
+    planned = [(share, proposals.get(share.slot, NO_DRAFTS)) for share in shares]
+    session.decode([share.sequence.chunk(share, proposal) for share, proposal in planned], meanwhile)
+    rows, begin = session.rows(), 0
+    results = []
+    for share, proposal in planned:
+        end = begin + share.n_logits(proposal)
+        try:
+            results.append(share.sequence.judge(share, rows[begin:end], proposal))
+        except PymtpError as error:
+            share.sequence.error = error
+        begin = end
+    if requests:
+        if ends := {each.share.slot: each.n_decoded for each in results if each.proposal.drafts}:
+            session.truncate_all(ends)
+        drafter.observe(
+            [
+                DraftOutcome(requests[each.share.slot], each.proposal, each.tokens, each.n_accepted)
+                for each in results
+                if each.share.slot in requests
+            ]
+        )
+    return results
+
+
+def _decode_image(session: Session, share: Share) -> ShareResult:
+    assert share.image
+    n_heads = session.n_heads if share.sequence.draft_max > 0 else 0
+    media, chunk = share.image.media, share.image.chunk
+    session.decode_image(media, chunk, share.position, sequence=share.slot, n_heads=n_heads)
+    return ShareResult(share, NO_DRAFTS, [], 0)
+
 
 def _rows_of_prompts(lengths: Sequence[int], n_rows: int) -> list[int]:
     """How many of the rows each prompt gets. `lengths`: tokens that are left of them, the oldest prompt first."""
@@ -100,3 +175,18 @@ def _rows_of_prompts(lengths: Sequence[int], n_rows: int) -> list[int]:
         shared[i] = min(lengths[i], n_rows - reserved)
         n_rows -= shared[i]
     return shared
+
+
+def _add(stats: Stats, each: ShareResult, result: PassResult, share: float) -> None:
+    """Count one sequence's part in a pass, and `share` of the time that the pass took."""
+    stats.generated_tokens += len(each.tokens)
+    if each.share.of_prompt:
+        stats.prompt_tokens += each.share.n_rows
+        stats.prompt_s += result.seconds * share
+        return
+    spent, share_us = result.spent, share / 1e6
+    stats.generation_s += result.seconds * share
+    stats.draft_s += spent.t_head_us * share_us
+    stats.verify_s += spent.t_trunk_us * share_us
+    stats.sample_s += spent.t_sample_us * share_us
+    stats.add_round(len(each.proposal.drafts), each.n_accepted)
