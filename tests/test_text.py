@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pymtp.text.stream import Origins, TextStream
+from pymtp.text.stream import TextStream
 
 SAMPLES = [
     b"",
@@ -73,8 +73,8 @@ def test_the_text_ends_before_the_stop_string_that_comes_first(text: str, stop: 
     for begin, end in zip([0, *ends], ends, strict=False):
         out += stream.push(data[begin:end])
         whole = data[:end].decode(errors="ignore")
-        assert stream.has_stopped == any(one in whole for one in stop)
-        if stream.has_stopped:
+        assert (stream.stopped_by is not None) == any(one in whole for one in stop)
+        if stream.stopped_by is not None:
             break
     out += stream.flush()
     found = [text.find(one) for one in stop if one in whole]  # of several in one piece, the one that begins first
@@ -85,31 +85,31 @@ def test_characters_that_may_begin_a_stop_string_are_held_back() -> None:
     stream = TextStream(["\n\nUser:", "END"])
     pieces = [b"a\n", b"\nUs", b"e", b"d E", b"N", b"x\n", b"\nUser", b": more", b"and more"]
     assert [stream.push(piece) for piece in pieces] == ["a", "", "", "\n\nUsed ", "", "ENx", "", "", ""]
-    assert stream.has_stopped
+    assert stream.stopped_by == "\n\nUser:"
     assert stream.flush() == ""
 
 
 def test_held_back_text_is_flushed_at_the_end() -> None:
     stream = TextStream(["END"])
     assert [stream.push(b"the E"), stream.push(b"N"), stream.flush()] == ["the ", "", "EN"]
-    assert not stream.has_stopped
+    assert stream.stopped_by is None
 
 
 def test_parts_are_cut_where_origins_change_and_join_to_the_text() -> None:
-    origins = Origins()
-    for n_characters, drafted in ((2, False), (1, True), (0, False), (2, True), (3, False)):
-        origins.add(n_characters, drafted=drafted)
-    assert origins.parts("abcdefgh", 0) == [("ab", False), ("cde", True), ("fgh", False)]
-    assert origins.parts("def", 3) == [("de", True), ("f", False)]
-    assert origins.parts("h\ufffd", 7) == [("h\ufffd", False)]  # nothing has completed the last one
-    assert origins.parts("", 3) == []
+    stream = TextStream()
+    for piece, drafted in ((b"ab", False), (b"c", True), (b"", False), (b"de", True), (b"fgh", False)):
+        stream.push(piece, drafted=drafted)
+    assert stream.parts("abcdefgh", 0) == [("ab", False), ("cde", True), ("fgh", False)]
+    assert stream.parts("def", 3) == [("de", True), ("f", False)]
+    assert stream.parts("h\ufffd", 7) == [("h\ufffd", False)]  # nothing has completed the last one
+    assert stream.parts("", 3) == []
 
 
 def test_characters_count_for_the_token_that_completes_them_even_if_held_back() -> None:
-    stream = TextStream(["END"])
-    counts = []
-    for piece in (b"\xe6", b"\x97", b"\xa5", b"xE", b"N", b"ot"):
-        before = stream.n_characters
-        stream.push(piece)
-        counts.append(stream.n_characters - before)
-    assert counts == [0, 0, 1, 2, 1, 2]
+    found = []
+    for drafted in range(6):
+        stream = TextStream(["END"])
+        for i, piece in enumerate((b"\xe6", b"\x97", b"\xa5", b"xE", b"N", b"ot")):
+            stream.push(piece, drafted=i == drafted)
+        found.append("".join(part for part, is_drafted in stream.parts("\u65e5xENot", 0) if is_drafted))
+    assert found == ["", "", "\u65e5", "xE", "N", "ot"]

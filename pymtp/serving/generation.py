@@ -15,7 +15,7 @@ from pymtp.serving.loop import EngineLoop
 from pymtp.serving.make_sequence import acceptance_of
 from pymtp.serving.request import Request, Update
 from pymtp.serving.sequence import FinishReason
-from pymtp.text.stream import Origins, TextStream
+from pymtp.text.stream import TextStream
 
 if TYPE_CHECKING:
     import asyncio
@@ -47,7 +47,6 @@ class Generation:
         self._stream = TextStream(request.params.stops)
         self._piece = vocabulary.piece_with(request.params.preserved_tokens)
         self._closed_once = chat.closed_once(request.params.reasoning_budget) if (chat := request.params.chat) else None
-        self._origins = Origins()
         self._wakes: asyncio.Event | None = None
         self._waits_in: asyncio.AbstractEventLoop | None = None
         self.n_prompt = request.n_prompt
@@ -105,7 +104,7 @@ class Generation:
 
         A character that several tokens make up belongs to the last of them.
         """
-        return self._origins.parts(self.text[begin:end], begin)
+        return self._stream.parts(self.text[begin:end], begin)
 
     def close(self) -> None:
         """End the generation early; its slot is free for another. Harmless if it has ended."""
@@ -203,10 +202,9 @@ class Generation:
         self.logprobs += update.logprobs
         piece = ""
         for i, token in enumerate(update.tokens):
-            n_before = self._stream.n_characters
             data = self._piece(token)
-            piece += self._stream.push(self._closed_once.push(data) if self._closed_once else data)
-            self._origins.add(self._stream.n_characters - n_before, drafted=i < update.n_accepted)
+            data = self._closed_once.push(data) if self._closed_once else data
+            piece += self._stream.push(data, drafted=i < update.n_accepted)
         if update.finish_reason or update.error:
             self.finish_reason = update.finish_reason
             self.is_over = True

@@ -122,7 +122,7 @@ class _StopFinder:
     def __call__(self, tokens: Sequence[int]) -> int | None:
         for i, token in enumerate(tokens):
             self._stream.push(self._piece(token))
-            if self._stream.has_stopped:
+            if self._stream.stopped_by is not None:
                 return i + 1
         return None
 

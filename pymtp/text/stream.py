@@ -1,7 +1,7 @@
 """Turns the bytes of single tokens into text, as the tokens arrive.
 
 Owns what is not certain yet: the bytes of an incomplete character, and characters that may be the start of a stop
-string. Knows bytes and text; never token ids.
+string; and which characters came from drafts. Knows bytes and text; never token ids.
 """
 
 import codecs
@@ -21,20 +21,15 @@ class TextStream:
     def __init__(self, stop: Sequence[str] = ()) -> None:
         self.stopped_by: str | None = None
         """The stop string that has been found. Nothing more is returned then."""
-        self.n_characters = 0
-        """Characters decoded so far, including those held back and those after a stop string."""
+        self._drafted = bytearray()  # a flag for each character decoded so far: its last token decides
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stop = tuple(stop)
         self._held = ""
 
-    @property
-    def has_stopped(self) -> bool:
-        return self.stopped_by is not None
-
-    def push(self, piece: bytes) -> str:
-        """Return the text that is certain after `piece`; it may be empty."""
+    def push(self, piece: bytes, *, drafted: bool = False) -> str:
+        """Return the text that is certain after `piece`; it may be empty. `drafted`: it is an accepted draft."""
         text = self._decoder.decode(piece)
-        self.n_characters += len(text)
+        self._drafted += bytes([drafted]) * len(text)
         return self._until_stop(text) if self._stop else text
 
     def flush(self) -> str:
@@ -44,8 +39,15 @@ class TextStream:
         self._held = ""
         return text
 
+    def parts(self, text: str, begin: int) -> list[tuple[str, bool]]:
+        """Cut `text`, which begins at character `begin`, where origins change: parts, and whether they were drafted."""
+        # characters that a flush adds were completed by no token
+        drafted = self._drafted[begin : begin + len(text)].ljust(len(text), b"\0")
+        runs = groupby(zip(text, drafted, strict=True), itemgetter(1))
+        return [("".join(character for character, _ in run), bool(flag)) for flag, run in runs]
+
     def _until_stop(self, text: str) -> str:
-        if self.has_stopped:
+        if self.stopped_by is not None:
             return ""
         text = self._held + text
         found = [(text.find(stop), stop) for stop in self._stop if stop in text]
@@ -56,24 +58,6 @@ class TextStream:
         n_held = max(overlap(text, stop) for stop in self._stop)
         self._held = text[len(text) - n_held :]
         return text[: len(text) - n_held]
-
-
-class Origins:
-    """Whether each character of a text came from an accepted draft: its last token decides."""
-
-    def __init__(self) -> None:
-        self._drafted = bytearray()  # one flag per character
-
-    def add(self, n_characters: int, *, drafted: bool) -> None:
-        """Record the origin of the next characters."""
-        self._drafted += bytes([drafted]) * n_characters
-
-    def parts(self, text: str, begin: int) -> list[tuple[str, bool]]:
-        """Cut `text`, which begins at character `begin`, where origins change: parts, and whether they were drafted."""
-        # characters that a flush adds were completed by no token
-        drafted = self._drafted[begin : begin + len(text)].ljust(len(text), b"\0")
-        runs = groupby(zip(text, drafted, strict=True), itemgetter(1))
-        return [("".join(character for character, _ in run), bool(flag)) for flag, run in runs]
 
 
 def overlap(text: AnyStr, stop: AnyStr) -> int:
