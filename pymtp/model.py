@@ -18,9 +18,8 @@ from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.template import ChatTemplate
 from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.choice import DraftChoice, choose_drafter, without_rollback, without_runnable_heads
-from pymtp.drafting.draft_vocab import parse_draft_vocab
 from pymtp.drafting.lookup import EarlierTexts
-from pymtp.drafting.params import DraftParams
+from pymtp.drafting.params import DraftParams, parse_draft_vocab
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
 from pymtp.engine.threads import threads_of

@@ -1,12 +1,13 @@
 """What drafts, and how much: the user's parameters, checked."""
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pymtp.drafting.interface import Drafter
-from pymtp.errors import require
+from pymtp.errors import InvalidParameter, require
 from pymtp.text.files import StrPath
 
 HeadType = Literal["f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs"]
@@ -61,3 +62,23 @@ class DraftParams:
     def wants_heads(self) -> bool:
         """Whether the model's heads are to draft, if there are any."""
         return self.draft in ("auto", "mtp") and self.draft_max != 0
+
+
+def parse_draft_vocab(vocab: int | Sequence[int] | None, n_vocab: int) -> range | list[int] | None:
+    """The tokens of `draft_vocab`, of a vocabulary of `n_vocab` tokens; a range stands for the first ones; None: all.
+
+    Raises InvalidParameter.
+    """
+    if vocab is None:
+        return None
+    allowed = f"1 to {n_vocab} tokens of the vocabulary"
+    if isinstance(vocab, int) and not isinstance(vocab, bool):
+        require(1 <= vocab <= n_vocab, "draft_vocab", allowed, vocab)
+        return range(vocab)
+    tokens: list[Any] = list(vocab) if isinstance(vocab, Iterable) else [None]
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+        raise InvalidParameter("draft_vocab", "a number, or token ids", value=vocab)
+    require(tokens and min(tokens) >= 0 and max(tokens) < n_vocab, "draft_vocab", allowed)
+    token, n_times = Counter(tokens).most_common(1)[0]
+    require(n_times == 1, "draft_vocab", f"distinct token ids: {token} is given twice")
+    return tokens
