@@ -25,7 +25,7 @@ class Adapters:
         self.current: Scales = ()
         """Scales that passes apply."""
         if adapters:
-            self._apply([scale or 1.0 for scale in self.default])  # what does not fit shows now
+            self.apply(tuple(scale or 1.0 for scale in self.default))  # what does not fit shows now
             self.apply(self.default)
 
     def scales(self, asked: Mapping[int, float] | None) -> Scales:
@@ -36,15 +36,11 @@ class Adapters:
 
     def apply(self, scales: Scales) -> None:
         """Have passes apply these from now on. What the session holds was computed with the ones before."""
-        if scales != self.current:
-            self._apply(scales)
-            self.current = scales
+        found = [(one, scale) for one, scale in zip(self._adapters, scales, strict=True) if scale]
+        named = "".join(f"+{one.fingerprint}*{scale!r}" for one, scale in found)
+        self._session.adapt([(one.native, scale) for one, scale in found], hashlib.sha256(named.encode()).hexdigest())
+        self.current = scales
 
     def scope(self, scope: str | None, scales: Scales) -> str | None:
         """A scope of prefixes that only texts with the same scales share."""
         return scope if scope is None or not any(scales) else f"{scope}\0{scales}"
-
-    def _apply(self, scales: Sequence[float]) -> None:
-        found = [(one, scale) for one, scale in zip(self._adapters, scales, strict=True) if scale]
-        named = "".join(f"+{one.fingerprint}*{scale!r}" for one, scale in found)
-        self._session.adapt([(one.native, scale) for one, scale in found], hashlib.sha256(named.encode()).hexdigest())
