@@ -14,7 +14,6 @@ from pymtp.engine.session import Chunk, Row
 from pymtp.errors import PymtpError
 from pymtp.loading.images import PlacedImage
 from pymtp.sampling.chain import Sampler
-from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.logprobs import TokenLogprobs, token_logprobs
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.statistics import Stats
@@ -65,10 +64,8 @@ class ShareResult(NamedTuple):
     """The accepted drafts, then the recovered or bonus token, if any is allowed; none inside a prompt."""
     n_accepted: int
     """Drafts that the target accepted."""
-    is_cut: bool = False
-    """Whether a stop string ends the sequence here."""
-    is_blocked: bool = False
-    """Whether it ends here because nothing is allowed after the tokens, of which there may be none."""
+    ends: Literal["stop", "blocked"] | None = None
+    """Why the sequence ends here, if a stop string does it, or as nothing is allowed after the tokens, maybe none."""
     logprobs: Sequence[TokenLogprobs] = ()
     """Log probabilities of the tokens, if the sequence asks for them."""
 
@@ -200,20 +197,20 @@ class TokenSequence:
         """Accept or reject the drafts. `rows`: (n_logits,) of the target."""
         if not share.samples:
             return ShareResult(share, proposal, [], 0)
-        keep = self.params.logprobs is not None
+        n_top = self.params.logprobs
         drawn_from = proposal.distributions if self.draws else ()
-        verdict = self.accept(self.sampler, Verified(rows, proposal.drafts, drawn_from, self.stop, keep))
+        verified = Verified(rows, proposal.drafts, drawn_from, self.stop, keep=n_top is not None)
+        verdict = self.accept(self.sampler, verified)
         n_kept = self.cut(verdict.tokens)
         tokens = verdict.tokens[:n_kept]
-        return ShareResult(
-            share,
-            proposal,
-            tokens,
-            min(verdict.n_accepted, len(tokens)),
-            is_cut=n_kept is not None,
-            is_blocked=verdict.is_blocked,
-            logprobs=self._logprobs(rows, verdict.targets, tokens),
-        )
+        n_accepted = min(verdict.n_accepted, len(tokens))
+        ends: Literal["stop", "blocked"] | None
+        ends = "stop" if n_kept is not None else "blocked" if verdict.is_blocked else None
+        logprobs: Sequence[TokenLogprobs] = ()
+        if n_top is not None:
+            judged = zip(rows, verdict.targets, tokens, strict=False)
+            logprobs = [token_logprobs(row, target, token, n_top) for row, target, token in judged]
+        return ShareResult(share, proposal, tokens, n_accepted, ends, logprobs)
 
     def advance(self, result: ShareResult) -> None:
         """Take over the result of a share."""
@@ -222,10 +219,8 @@ class TokenSequence:
         self.n_left -= len(result.tokens)
         if self.in_prompt:
             return
-        if result.is_cut:
-            self.finish_reason = "stop"
-        elif result.is_blocked:
-            self.finish_reason = "blocked"
+        if result.ends:
+            self.finish_reason = result.ends
         elif result.tokens and result.tokens[-1] in self.stop:
             self.finish_reason = "eog"
         elif self.n_left <= 0:
@@ -251,12 +246,3 @@ class TokenSequence:
         """Its slot was taken from it: all of its tokens are to be decoded again."""
         self.slot = None
         self.n_decoded, self._n_given = 0, len(self.history)
-
-    def _logprobs(
-        self, rows: Sequence[Row], targets: Sequence[Distribution], tokens: Sequence[int]
-    ) -> list[TokenLogprobs]:
-        n = self.params.logprobs
-        if n is None:
-            return []
-        judged = zip(rows, targets, tokens, strict=False)
-        return [token_logprobs(row, target, token, n) for row, target, token in judged]
