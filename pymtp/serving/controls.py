@@ -73,7 +73,7 @@ class ModelSlots:
         unwritten = self._loop.call(slots.unwritten)
         for saved in unwritten:
             if saved.data is not None:
-                saved.path = files.write(saved.tokens, saved.scope, saved.data)
+                saved.path = files.write(saved.kept, saved.data)
         self._loop.call(lambda: slots.cache.adopt(unwritten))
 
     def n_cells_used(self) -> int:

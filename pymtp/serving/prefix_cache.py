@@ -6,9 +6,9 @@ alone, until it is the oldest; what cannot be read is dropped. Knows tokens and 
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,18 +24,6 @@ N_TOKENS_MIN = 64
 """Shorter prefixes are computed faster than their files are found."""
 
 
-def n_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """The length of the prefix that both share. Lists alone are compared fast."""
-    known, n = 0, min(len(one), len(other))
-    while known < n:  # by halves: whole slices are compared at once
-        middle = (known + n + 1) // 2
-        if one[known:middle] == other[known:middle]:
-            known = middle
-        else:
-            n = middle - 1
-    return known
-
-
 class Kept(NamedTuple):
     """What a free slot or a file holds."""
 
@@ -44,17 +32,26 @@ class Kept(NamedTuple):
     """Whose texts may continue it."""
 
     def n_held(self, tokens: list[int], scope: str | None) -> int:
-        """How many of `tokens` it holds for `scope`."""
-        return n_common(self.tokens, tokens) if scope == self.scope else 0
+        """How many of `tokens` it holds for `scope`. Lists alone are compared fast."""
+        known, n = 0, min(len(self.tokens), len(tokens)) if scope == self.scope else 0
+        while known < n:  # by halves: whole slices are compared at once
+            middle = (known + n + 1) // 2
+            if self.tokens[known:middle] == tokens[known:middle]:
+                known = middle
+            else:
+                n = middle - 1
+        return known
+
+    def begins_with(self, other: "Kept") -> bool:
+        """Whether it serves all texts that `other` serves."""
+        return self.scope == other.scope and self.tokens[: len(other.tokens)] == other.tokens
 
 
 @dataclass
 class Saved:
     """A saved sequence, in memory, in a file, or both."""
 
-    tokens: list[int]
-    scope: str
-    """Whose texts may continue it."""
+    kept: Kept
     data: bytes | None
     path: Path | None = None
 
@@ -91,10 +88,10 @@ class PrefixFiles:
                 if self._fits(file.read(snapshot.HEAD_BYTES)):
                     yield path, head
 
-    def write(self, tokens: list[int], scope: str, data: bytes) -> Path | None:
+    def write(self, kept: Kept, data: bytes) -> Path | None:
         """Keep a sequence; return its file, or None: it is too short or too long, or cannot be written."""
-        head = msgspec.json.encode(Kept(tokens, scope)) + b"\n"
-        if len(tokens) < N_TOKENS_MIN or len(head) + len(data) > self._n_bytes_max:
+        head = msgspec.json.encode(kept) + b"\n"
+        if len(kept.tokens) < N_TOKENS_MIN or len(head) + len(data) > self._n_bytes_max:
             return None
         name = hashlib.sha256(head + data[: snapshot.HEAD_BYTES]).hexdigest()[:32]  # with the model's
         path = self._folder / f"{name}{_SUFFIX}"
@@ -150,7 +147,7 @@ class PrefixCache:
         """Keep a sequence; those of its scope that it begins with are no longer needed."""
         kept = []
         for each in self._saved:
-            if each.scope != saved.scope or each.tokens != saved.tokens[: len(each.tokens)]:
+            if not saved.kept.begins_with(each.kept):
                 kept.append(each)
             elif each.path and each.path != saved.path:
                 each.path.unlink(missing_ok=True)
@@ -176,7 +173,7 @@ class PrefixCache:
     def use(self, files: PrefixFiles) -> None:
         """Find sequences in files, too."""
         self.files = files
-        self._saved = [Saved(*head, None, path) for path, head in files.heads()] + self._saved
+        self._saved = [Saved(head, None, path) for path, head in files.heads()] + self._saved
 
     def unwritten(self) -> list[Saved]:
         return [each for each in self._saved if each.path is None]
@@ -185,18 +182,16 @@ class PrefixCache:
         """Find sequences whose files were written."""
         for saved in written:
             if saved.path and all(saved is not each for each in self._saved):
-                self.add(Saved(saved.tokens, saved.scope, None, saved.path))
+                self.add(replace(saved, data=None))
 
-    def covers(self, tokens: list[int], scope: str) -> bool:
-        """Whether a saved sequence of the scope begins with all of `tokens`."""
-        return any(
-            each.scope == scope and each.tokens[: len(tokens)] == tokens and each.is_there for each in self._saved
-        )
+    def covers(self, kept: Kept) -> bool:
+        """Whether a saved sequence begins with all of `kept`."""
+        return any(each.kept.begins_with(kept) and each.is_there for each in self._saved)
 
     def find(self, tokens: list[int], scope: str, n_more_than: int) -> tuple[int, bytes] | None:
         """The sequence of the scope that has most in common with `tokens`: how many, and its bytes; None: none has more
         than `n_more_than`."""
-        found = [(n_common(each.tokens, tokens), i) for i, each in enumerate(self._saved) if each.scope == scope]
+        found = [(each.kept.n_held(tokens, scope), i) for i, each in enumerate(self._saved)]
         n, i = max(found, key=lambda each: each[0], default=(0, 0))
         if n <= n_more_than:
             return None

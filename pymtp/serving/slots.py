@@ -104,7 +104,6 @@ class Slots:
 
         Raises StateError if it does not fit; the slot is empty then.
         """
-        self._check_free(slot)
         self.erase(slot)
         if tokens:
             self._session.restore_sequence(slot, data)
@@ -135,16 +134,16 @@ class Slots:
     def unwritten(self) -> list[Saved]:
         """What free slots and memory hold, and no file has."""
         held = [
-            Saved(*kept, self._session.save_sequence(slot))
+            Saved(kept, self._session.save_sequence(slot))
             for slot, kept in self._kept.items()
-            if len(kept.tokens) >= N_TOKENS_MIN and not self.cache.covers(*kept)
+            if len(kept.tokens) >= N_TOKENS_MIN and not self.cache.covers(kept)
         ]
         return self.cache.unwritten() + held
 
     def _save(self, slot: int, kept: Kept) -> None:
         """Keep in host memory what the slot holds."""
-        if self.cache.is_on and not self.cache.covers(*kept):
-            self.cache.add(Saved(*kept, self._session.save_sequence(slot)))
+        if self.cache.is_on and not self.cache.covers(kept):
+            self.cache.add(Saved(kept, self._session.save_sequence(slot)))
 
     def _restore(self, slot: int, n: int, data: bytes) -> int:
         try:
