@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 from pymtp.acceptance.interface import MATCH, Verdict, Verified, emit_until_other
-from pymtp.engine.session import Row
 from pymtp.errors import InvalidParameter, require
 from pymtp.sampling.chain import Sampler
 
@@ -65,7 +64,4 @@ class Scripted:
         self._answer = iter(answer)
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
-        def token_of(row: Row, draft: int | None) -> int:
-            return next(self._answer, sampler.sample(row))
-
-        return emit_until_other(sampler, verified, token_of)
+        return emit_until_other(sampler, verified, lambda row: next(self._answer, sampler.sample(row)))

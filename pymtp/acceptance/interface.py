@@ -65,7 +65,7 @@ class Match:
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         rows, drafts, _, stop, keep = verified
         if keep or sampler.awaits_grammar:
-            return emit_until_other(sampler, verified, lambda row, draft: sampler.sample(row))
+            return emit_until_other(sampler, verified, sampler.sample)
         assert len(rows) == len(drafts) + 1
         tokens, is_blocked = sampler.sample_until_other(rows[:-1] if drafts and drafts[-1] in stop else rows, drafts)
         n_tokens = len(tokens)
@@ -76,8 +76,8 @@ class Match:
 MATCH = Match()
 
 
-def emit_until_other(sampler: Sampler, verified: Verified, token_of: Callable[[Row, int | None], int]) -> Verdict:
-    """Emit what `token_of` makes of each row and its draft, up to the first token that is not the draft.
+def emit_until_other(sampler: Sampler, verified: Verified, token_of: Callable[[Row], int]) -> Verdict:
+    """Emit what `token_of` makes of each row, up to the first token that is not the draft.
 
     `token_of` has the sampler accept the token; where `verified.keep`, the chain was applied to the row then.
     """
@@ -85,7 +85,7 @@ def emit_until_other(sampler: Sampler, verified: Verified, token_of: Callable[[R
     targets: list[Distribution] = []
     for row, draft in zip(verified.rows, [*verified.drafts, None], strict=True):
         try:
-            tokens.append(token_of(row, draft))
+            tokens.append(token_of(row))
         except NothingAllowed:
             return Verdict(tokens, len(tokens), targets, is_blocked=True)
         if verified.keep:
