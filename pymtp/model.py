@@ -144,13 +144,8 @@ class Model:
         drafter = choice.make(session, earlier)
         self._adaptive = drafter if isinstance(drafter, AdaptiveDrafter) else None
         policy = self._adaptive.policy if self._adaptive else None
-        self._scheduler = Scheduler(
-            session,
-            drafter,
-            policy=policy,
-            earlier=earlier,
-            adapters=Adapters(session, weights.adapters),
-        )
+        lora = Adapters(session, weights.adapters)
+        self._scheduler = Scheduler(session, drafter, policy=policy, earlier=earlier, adapters=lora)
         self._loop = EngineLoop(self._scheduler)
         self._free.detach()
         self._free = weakref.finalize(self, _free, self._loop, session, weights, self.vocabulary, self.projector)
@@ -238,7 +233,14 @@ class Model:
         """
         if images:
             prompt = self.image_prompt(prompt, images)
-        return self._submit(prompt, params, on_prompt=on_prompt, **options)
+        asked = with_options(params or self._defaults, options)
+        if asked.draft_max is None:
+            asked = with_options(asked, {"draft_max": self._defaults.draft_max})
+        self._loop.check_open()
+        request = Request(prompt, asked, self._traits)
+        generation = Generation(request, self._loop, self.vocabulary, on_prompt, owner=self)
+        self._loop.submit(request)
+        return generation
 
     def image_prompt(
         self, text: str | Sequence[int], images: Sequence[Image | StrPath | bytes], marker: str = IMAGE_MARKER
@@ -278,7 +280,7 @@ class Model:
         prompt = self.render(messages, asked_as_openai(chat_params, tools, tool_choice, response_format))
         options["chat"] = prompt
         tokens = self.image_prompt(prompt.text, images, self.marker) if images else prompt.text
-        return self._submit(tokens, params, on_prompt=on_prompt, **options)
+        return self.generate(tokens, params, on_prompt=on_prompt, **options)
 
     def marked(self, messages: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], list[Image]]:
         """Messages with `marker` in place of their images, for `render`, and the images, for `image_prompt`.
@@ -325,23 +327,6 @@ class Model:
     def __repr__(self) -> str:
         drafts = f"draft_max={self.draft_max}" if self.draft_max else "plain"
         return f"<pymtp.Model {self.info.path.name}: {self.info.architecture}, n_ctx={self.n_ctx}, {drafts}>"
-
-    def _submit(
-        self,
-        prompt: str | Sequence[int],
-        params: GenerationParams | None,
-        *,
-        on_prompt: OnPrompt | None = None,
-        **options: Any,
-    ) -> Generation:
-        asked = with_options(params or self._defaults, options)
-        if asked.draft_max is None:
-            asked = with_options(asked, {"draft_max": self._defaults.draft_max})
-        self._loop.check_open()
-        request = Request(prompt, asked, self._traits)
-        generation = Generation(request, self._loop, self.vocabulary, on_prompt, owner=self)
-        self._loop.submit(request)
-        return generation
 
     def _read_stats(self) -> Stats:
         self._scheduler.report()
