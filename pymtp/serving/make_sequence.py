@@ -137,15 +137,15 @@ def _rules(params: GenerationParams, vocabulary: Vocabulary, *, starts_inside: b
     tags = _tags(params, vocabulary)
     begin, end = tags or ("", "")
     ends = chat.thinking_ends if chat and tags == _tags_of_chat(chat) else (end,) * bool(end)
-    rules = AnswerRules(None, (), (), begin * starts_inside, begin, ends, params.reasoning_budget)
-    if chat is None:
-        return rules
-    return replace(
-        rules,
-        grammar=chat.grammar,
-        words=tuple(trigger.text for trigger in chat.triggers if not trigger.is_pattern),
-        patterns=tuple(trigger.text for trigger in chat.triggers if trigger.is_pattern),
-        prefill=chat.generation_prompt,
+    triggers = chat.triggers if chat else ()
+    return AnswerRules(
+        grammar=chat.grammar if chat else None,
+        words=tuple(trigger.text for trigger in triggers if not trigger.is_pattern),
+        patterns=tuple(trigger.text for trigger in triggers if trigger.is_pattern),
+        prefill=chat.generation_prompt if chat else begin * starts_inside,
+        thinking_begin=begin,
+        thinking_ends=ends,
+        thinking_budget=params.reasoning_budget,
     )
 
 
