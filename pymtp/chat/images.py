@@ -33,13 +33,9 @@ def _taken(message: Mapping[str, Any], marker: str, images: list[Any]) -> Mappin
     content = message.get("content") if isinstance(message, Mapping) else None
     if not isinstance(content, list) or not any(map(_is_image, content)):
         return message
-    parts = []
-    for part in content:
-        if _is_image(part):
-            images.append(part)
-            part = {"type": "media_marker", "text": marker}
-        parts.append(part)
-    return {**message, "content": parts}
+    images += filter(_is_image, content)
+    mark = {"type": "media_marker", "text": marker}
+    return {**message, "content": [mark if _is_image(part) else part for part in content]}
 
 
 def _is_image(part: Any) -> bool:
