@@ -78,8 +78,7 @@ def longest_draft(params: DraftParams) -> int:
     """Drafts that a round can verify with these parameters."""
     if params.draft_max != "auto":
         return params.draft_max
-    drafter = LookupDrafter if params.draft == "lookup" else params.draft
-    own = None if isinstance(drafter, str) else drafter.traits.auto_draft_max
+    own = None if isinstance(params.draft, str) else params.draft.traits.auto_draft_max
     return AUTO_DRAFT_MAX if own is None else own
 
 
