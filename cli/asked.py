@@ -18,6 +18,7 @@ from pymtp import DraftParams, InvalidParameter, ModelParams
 from pymtp.acceptance.forced import Forced
 from pymtp.drafting.choice import longest_draft
 from pymtp.errors import explained, require
+from pymtp.options import Params
 from pymtp.sampling.params import SamplingParams, samplers_from_letters
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.files import read_text
@@ -33,25 +34,31 @@ def given_for(params: type[Any], flags: Values) -> dict[str, Any]:
     return {one.name: values[one.name] for one in fields(params) if values.get(one.name) is not None}
 
 
-def placement_of(flags: Values) -> dict[str, Any]:
-    """Keywords for ModelParams, but for layers and chat templates."""
+def _placement_of(flags: Values) -> dict[str, Any]:
+    """Keywords for ModelParams, but for chat templates."""
     given = given_for(ModelParams, flags)
-    others = {name: value for name, value in given.items() if name not in ("n_gpu_layers", "chat_template", "lora")}
+    given.pop("chat_template", None)
     lora = [one for name in ("lora", "lora_scaled") for group in vars(flags).get(name, ()) for one in group]
     lists = {"lora": tuple(lora), "override_kv": tuple(flags.override_kv)}
-    return {**others, **lists, "fit": flags.fit == "on"}
+    return {**given, **lists, "fit": flags.fit == "on"}
 
 
 def context_of(flags: Values) -> dict[str, Any]:
     """Keywords for ContextParams."""
     given = given_for(pymtp.ContextParams, flags)
-    if flags.rope_scale is not None:
+    scale = vars(flags).get("rope_scale")
+    if scale is not None:
         if "rope_freq_scale" in given:
             raise typer.BadParameter("--rope-scale and --rope-freq-scale say the same: leave one out")
-        scale = flags.rope_scale
         require(isinstance(scale, float) and scale > 0, "rope_scale", "a number above 0", scale)
         given["rope_freq_scale"] = 1 / scale
     return given
+
+
+def params_of(flags: Values) -> Params:
+    """How a model is loaded and run. Raises InvalidParameter."""
+    context, drafting = pymtp.ContextParams(**context_of(flags)), DraftParams(**given_for(DraftParams, flags))
+    return Params(ModelParams(**_placement_of(flags)), context, drafting)
 
 
 def model_options_of(flags: Values) -> dict[str, Any]:
@@ -59,8 +66,7 @@ def model_options_of(flags: Values) -> dict[str, Any]:
     if flags.draft in ("mtp", "lookup") and flags.draft_max == 0:
         raise typer.BadParameter(f"--draft {flags.draft} and --draft-max 0 contradict each other: leave one out")
     return {
-        **placement_of(flags),
-        "n_gpu_layers": flags.n_gpu_layers,
+        **_placement_of(flags),
         "n_ctx": None,
         "draft_model": None,
         **context_of(flags),

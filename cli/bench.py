@@ -15,25 +15,25 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-import pymtp
 from pymtp.benchmark import Experiment, Results, Variant, measure, rows
 from pymtp.benchmark.experiment import Workload, make_arms
 from pymtp.benchmark.formats import write
 from pymtp.benchmark.measure import Step
 from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
 from pymtp.embedded import model_path
+from pymtp.errors import require
 from pymtp.gguf.facts import model_facts
 
-from .asked import context_of, placement_of
+from .asked import params_of
 from .context import find_model, note_embedded, prepare_library, warn_beyond_training
 from .flags import Values
 from .output import Output, can_redraw, print_stderr
 
 _VARIED = (
-    *("n_parallel", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch"),
+    *("n_seq_max", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch"),
     "draft_vocab",
 )
-"""Fields of a variant of which every combination is measured."""
+"""Parameters of a model of which every combination is measured."""
 
 
 def bench(own: Values) -> None:
@@ -75,18 +75,10 @@ def _variants(own: Values) -> tuple[Variant, ...]:
     if own.hf or not paths:
         found = find_model(paths[0] if paths else None, own.hf, offline=own.offline)
         paths = [found or str(model_path())]
-    threads = {name: value for name, value in context_of(own).items() if not isinstance(value, list)}
-    common = {
-        "draft_model": Path(own.draft_model) if own.draft_model else None,
-        "mtp_context": own.mtp_context,
-        "placement": pymtp.ModelParams(**placement_of(own)),
-        "threads": pymtp.ContextParams(**threads),
-    }
-    return tuple(
-        Variant(path, **common, **dict(zip(_VARIED, settings, strict=True)))
-        for path in map(Path, paths)
-        for settings in product(*(getattr(own, name) or [None] for name in _VARIED))
-    )
+    settings = product(*(getattr(own, name) or [None] for name in _VARIED))
+    given = {**vars(own), "draft_max": None}  # the arms have it
+    ways = [params_of(Values(**given | dict(zip(_VARIED, each, strict=True)))) for each in settings]
+    return tuple(Variant(Path(path), *way) for path in paths for way in ways)
 
 
 def _measure(experiment: Experiment, texts: Any, results: Results, *, is_shown: bool) -> bool:
@@ -126,10 +118,8 @@ def _check(experiment: Experiment) -> None:
     """Raise InvalidParameter for bad values before any model is loaded."""
     infos = {one.path: model_facts(one.path) for one in experiment.variants}  # a bad last one would show late
     for one in experiment.variants:
-        n_vocab = infos[one.path].n_vocab
-        if one.draft_vocab and one.draft_vocab > n_vocab:
-            raise pymtp.InvalidParameter("draft_vocab", f"at most {n_vocab} for {one.path.name}", value=one.draft_vocab)
-        _ = one.context  # raises what is wrong with it
+        n, n_vocab = one.drafting.draft_vocab, infos[one.path].n_vocab
+        require(not isinstance(n, int) or n <= n_vocab, "draft_vocab", f"at most {n_vocab} for {one.path.name}", n)
     n_longest = max(test.n_depth + test.n_prompt + test.n_gen for test in experiment.tests)
     for path, info in infos.items():
         warn_beyond_training(n_longest, info.n_ctx_train, f"{path.name}: the longest test has")

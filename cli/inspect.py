@@ -3,34 +3,32 @@
 Owns both layouts, text and JSON. Loads no weights.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pymtp
 from pymtp.embedded import model_path
 from pymtp.errors import ModelError
 from pymtp.gguf.model_file import read_model
 from pymtp.gguf.passes import Head, draft_cost
 from pymtp.inspection import Inspection, SideFile, inspect_model
 from pymtp.loading.params import ModelParams
+from pymtp.placement.devices import host_free_bytes
+from pymtp.placement.places import Place
+from pymtp.placement.plan import MemoryPlan
+from pymtp.placement.plan import plan as plan_for
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.text.spans import spans
 
-from .asked import given_for, placement_of
+from .asked import params_of
 from .context import find_model, named_model, warn_beyond_training
 from .flags import Values
 from .output import Output
 from .text import block, printable, size_text
-
-if TYPE_CHECKING:
-    from pymtp.placement.places import Place
-    from pymtp.placement.plan import MemoryPlan
 
 
 def inspect(own: Values) -> None:
@@ -52,25 +50,15 @@ def _inspected(path: str | None, own: Values) -> str:
     file = read_model(path or model_path(), dict(own.override_kv))
     found = inspect_model(file)
     warn_beyond_training(own.n_ctx, found.info.n_ctx_train)
-    try:
-        plan = _plan(found, file, own)
-    except ModelError:  # what the file says shows also if it is no whole model
-        if own.draft_model or ModelParams(**placement_of(own)) != ModelParams():
-            raise
-        plan = None
+    plan = None
+    if found.has_trunk and not found.info.is_assistant:
+        params = params_of(own)
+        try:
+            plan = plan_for(file, params)
+        except ModelError:  # what the file says shows also if it is no whole model
+            if own.draft_model or replace(params.model, n_gpu_layers=-1) != ModelParams():
+                raise
     return (_as_json(found, plan) if own.as_json else _as_text(found, plan)) + "\n"
-
-
-def _plan(found: Inspection, path: Any, own: Values) -> MemoryPlan | None:
-    """Where the model would go; None for a file that is not one."""
-    if not found.has_trunk or found.info.is_assistant:
-        return None
-    from pymtp.options import Params
-    from pymtp.placement.plan import plan
-
-    where = ModelParams(**placement_of(own), n_gpu_layers=own.n_gpu_layers)
-    context = pymtp.ContextParams(**given_for(pymtp.ContextParams, own))
-    return plan(path, Params(where, context, pymtp.DraftParams(draft_model=own.draft_model)))
 
 
 def _as_json(found: Inspection, plan: MemoryPlan | None) -> str:
@@ -186,8 +174,6 @@ def _place(place: Place, n_layer: int) -> str:
 
 
 def _place_facts(place: Place, n_layer: int) -> dict[str, Any]:
-    from pymtp.placement.devices import host_free_bytes
-
     spot = place.spot
     return {
         "name": spot.name,

@@ -278,7 +278,7 @@ TABLE: dict[str, list[Flag]] = {
                "Measure prompt and generation together; may be repeated."),
         _lists("n_depth", "-d --n-depth N,...", integers(0), "Tokens already in the cache.", default=("0",)),
         _bench("n_repeat", "-r --repetitions N", integer(1, 10000), "Run each test N times.", default=5),
-        _lists("n_parallel", "--parallel N,...", integers(1, 256), "Sequences generated together.", default=("1",)),
+        _lists("n_seq_max", "--parallel N,...", integers(1, 256), "Sequences generated together.", default=("1",)),
         _bench("prompts", "--prompts FILE", Path,
                'One per line: {"category": "code", "prompt": "..."}, or "messages".  '
                "[default: four built-in ones]"),

@@ -20,6 +20,7 @@ from pymtp.benchmark.formats import write
 from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_answers, read_texts, synthetic
 from pymtp.benchmark.rows import median_ratio
 from pymtp.benchmark.tables import narrow
+from pymtp.engine.context import ContextParams
 from pymtp.errors import InvalidParameter, PymtpError
 from pymtp.gguf.facts import model_facts
 from pymtp.serving.statistics import Stats
@@ -226,7 +227,7 @@ def test_what_was_stopped_at_any_sample_still_has_rows(results: Results) -> None
 def test_arms_take_turns_on_what_the_test_says_and_nothing_else(embedded_model: Path) -> None:
     test, results = Workload(16, 4, n_depth=40), Results()
     arms = make_arms([1, "auto"])
-    experiment = Experiment((Variant(embedded_model, n_threads=1),), (test,), arms, n_repeat=2)
+    experiment = Experiment((Variant(embedded_model, context=ContextParams(n_threads=1)),), (test,), arms, n_repeat=2)
     texts = [Text("prose", "The sea was calm.")]
     samples = list(measure(experiment, results, texts=texts))
     assert samples == results.samples
@@ -323,7 +324,7 @@ def test_a_report_ends_with_what_to_do(results: Results) -> None:
 
 def test_several_models_are_judged_one_by_one_and_shown_side_by_side(results: Results) -> None:
     [variant] = results.subjects
-    other = replace(variant, n_batch=64)
+    other = replace(variant, context=ContextParams(n_batch=64))
     results.subjects[other] = replace(results.subjects[variant], n_threads=1)
     results.samples += [replace(sample, variant=other) for sample in results.samples]
     report = write("md", rows(results))

@@ -24,6 +24,7 @@ from pymtp_cli.bench import _check
 from typer.testing import CliRunner
 
 from pymtp.benchmark.experiment import Experiment, Variant, Workload, make_arms
+from pymtp.engine.context import ContextParams
 from pymtp.serving.params import Accept
 from random_gguf import write_glm4moe
 from random_gguf.side_files import split_heads
@@ -282,7 +283,7 @@ def test_tests_longer_than_the_trained_context_are_said(
         tests = (Workload(n_prompt, 99, 49), Workload(0, 5))
         _check(
             Experiment(
-                (Variant(embedded_model), Variant(embedded_model, n_threads=2)),
+                (Variant(embedded_model), Variant(embedded_model, context=ContextParams(n_threads=2))),
                 tests,
                 make_arms([0], [0], ["auto"], [None]),
             )

@@ -4,10 +4,11 @@ Owns the order in which arms take turns. Knows no loaded model, and no clock.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from pymtp.drafting.params import DraftParams
 from pymtp.drafting.policy import AUTO_DRAFT_MAX
 from pymtp.engine.context import ContextParams
 from pymtp.errors import require
@@ -19,31 +20,14 @@ from pymtp.serving.statistics import Stats
 
 @dataclass(frozen=True)
 class Variant:
-    """A model and a way to load it: everything that is fixed for its generations. See Model and ContextParams."""
+    """A model and a way to load it, as Model takes them: everything that is fixed for its generations."""
 
     path: Path
-    draft_model: Path | None = None
-    n_threads: int | None = None
-    n_gpu_layers: int = -1
-    flash_attn: Literal["auto", "on", "off"] = "auto"
-    type_k: str = "f16"
-    type_v: str = "f16"
-    n_batch: int = 2048
-    n_ubatch: int = 512
-    draft_vocab: int | None = None
-    mtp_context: Literal["auto", "chained", "target"] = "auto"
-    n_parallel: int = 1
-    """Sequences that are generated together."""
-    placement: ModelParams = field(default=ModelParams(), hash=False)  # it may hold lists
-    """Where the weights go; `n_gpu_layers` above replaces its own."""
-    threads: ContextParams = ContextParams()
-    """Processors and priorities of threads; what stands above replaces its own."""
-
-    @property
-    def context(self) -> ContextParams:
-        """All of the context but its size. Raises InvalidParameter."""
-        names = ("n_threads", "n_batch", "n_ubatch", "flash_attn", "type_k", "type_v")
-        return replace(self.threads, **{name: getattr(self, name) for name in names})
+    model: ModelParams = field(default=ModelParams(), hash=False)  # it may hold lists, like drafting
+    context: ContextParams = ContextParams()
+    """Its size is what the tests need; its sequences are generated together."""
+    drafting: DraftParams = field(default=DraftParams(), hash=False)
+    """Whether to draft, and how much, the arms say."""
 
 
 @dataclass(frozen=True)

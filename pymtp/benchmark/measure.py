@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import cycle, islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from pymtp.benchmark.prompts import (
     tokenized,
 )
 from pymtp.benchmark.provenance import sha256
+from pymtp.drafting.params import DraftParams
 from pymtp.engine.context import native_params
 from pymtp.gguf.facts import find_draft_model, model_facts
 from pymtp.gguf.passes import heads_of
@@ -78,14 +79,15 @@ def measure(
         on_step(Step(f"reading {variant.path.name}"))
         works = _prepare(variant, experiment, texts)
         n_ctx = -(-(max(work.n_ctx for work in works) + experiment.draft_max) // _CTX_BLOCK) * _CTX_BLOCK
-        draft_model, problem = (variant.draft_model, None) if variant.draft_model else find_draft_model(variant.path)
+        given = variant.drafting.draft_model
+        draft_model, problem = (given, None) if given else find_draft_model(variant.path)
         info = model_facts(variant.path, draft_model)
         adapts = any(arm.draft_max == "auto" for arm in experiment.arms)
         drafts = experiment.draft_max > 0 and (info.has_heads or adapts)
         if experiment.draft_max > 0 and not info.has_heads:
             problem = problem or f"{variant.path.name} has no usable MTP head"
             results.note(f"{problem}: {'drafts by lookup, where K is auto' if adapts else 'plain decoding only'}")
-        for path, scale in variant.placement.adapters:
+        for path, scale in variant.model.adapters:
             results.note(f"{variant.path.name}: LoRA adapter {path}, scale {scale:g}")
         n_threads = native_params(variant.context, 0).n_threads
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -159,7 +161,7 @@ class _Stage:
         """Generate after one prompt, or after those that run together; the first tokens come with the prompts."""
         self.model.slots.empty()
         if work.prefix:
-            self._run([(work.prefix, self._params(arm, trial, 1))] * self.variant.n_parallel)
+            self._run([(work.prefix, self._params(arm, trial, 1))] * self.variant.context.n_seq_max)
         params = self._params(arm, trial, n_gen + 1)
         asked = []
         for prompt in self._together(work, trial):
@@ -180,7 +182,7 @@ class _Stage:
         """The prompts that run together: of one category, starting with the trial's own."""
         category = work.prompts[trial.prompt].category
         own = work.prompts[trial.prompt :] + work.prompts[: trial.prompt]
-        return list(islice(cycle(prompt for prompt in own if prompt.category == category), self.variant.n_parallel))
+        return list(islice(cycle(each for each in own if each.category == category), self.variant.context.n_seq_max))
 
     def _params(self, arm: Arm, trial: Trial, max_tokens: int) -> GenerationParams:
         # without a seed, drafts are picked as they are for most people; with one, the adaptive length would also have
@@ -215,20 +217,10 @@ def _prepare(variant: Variant, experiment: Experiment, texts: Sequence[Text]) ->
 
 
 def _load(variant: Variant, n_ctx: int, draft_max: int, *, by_heads: bool) -> Model:
-    draft: Literal["auto", "lookup", "none"] = ("auto" if by_heads else "lookup") if draft_max else "none"
-    return Model(
-        variant.path,
-        model=variant.placement,
-        context=variant.context,
-        n_ctx=n_ctx,
-        n_seq_max=variant.n_parallel,
-        n_gpu_layers=variant.n_gpu_layers,
-        draft=draft,
-        draft_model=variant.draft_model if draft_max else None,
-        draft_max=draft_max,
-        draft_vocab=variant.draft_vocab if draft_max else None,
-        mtp_context=variant.mtp_context,
-    )
+    drafting = DraftParams(draft="none")
+    if draft_max:
+        drafting = replace(variant.drafting, draft="auto" if by_heads else "lookup", draft_max=draft_max)
+    return Model(variant.path, model=variant.model, context=variant.context, drafting=drafting, n_ctx=n_ctx)
 
 
 def _memory_bytes(model: Model) -> int:

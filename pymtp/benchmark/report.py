@@ -4,10 +4,11 @@ Knows the fields of a row; nothing about how they were measured.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pymtp.benchmark.experiment import Variant
-from pymtp.benchmark.rows import ALL, OF_VARIANT, Row
+from pymtp.benchmark.rows import ALL, OF_VARIANT, Row, settings_of
 from pymtp.benchmark.tables import columns, fill, narrow
 
 _N_POSITIONS = 4
@@ -131,12 +132,8 @@ def _subject(row: Row) -> str:
 def unusual(row: Row) -> list[str]:
     """The settings that are not the defaults."""
     titles = {name: title for title, name, _ in _MODEL}
-    defaults = Variant.__dataclass_fields__
-    return [
-        f"{titles.get(name, name)} {getattr(row, name)}"
-        for name in OF_VARIANT
-        if getattr(row, name) != defaults[name].default
-    ]
+    defaults, values = settings_of(Variant(Path())), vars(row)
+    return [f"{titles.get(name, name)} {values[name]}" for name in OF_VARIANT if values[name] != defaults[name]]
 
 
 def variant_key(row: Row) -> tuple[Any, ...]:

@@ -196,8 +196,8 @@ def _of_variant(variant: Variant, subject: Subject) -> dict[str, Any]:
     return {
         "pin": version_text(),
         "cpu_info": cpu(),
-        "gpu_info": ", ".join(gpus()) if variant.n_gpu_layers else "",
-        "backends": backend(variant.n_gpu_layers),
+        "gpu_info": ", ".join(gpus()) if variant.model.n_gpu_layers else "",
+        "backends": backend(variant.model.n_gpu_layers),
         "model_filename": subject.info.path.name,
         "model_type": " ".join(filter(None, (subject.info.architecture, subject.info.quantization))),
         "model_size": subject.info.size_bytes,
@@ -206,10 +206,17 @@ def _of_variant(variant: Variant, subject: Subject) -> dict[str, Any]:
         "test_time": subject.test_time,
         "n_threads": subject.n_threads,
         "n_ctx": subject.n_ctx,
-        **{name: getattr(variant, name) for name in OF_VARIANT},
+        **settings_of(variant),
         "memory_bytes": subject.memory_bytes,
         "memory_without_mtp_bytes": subject.memory_without_mtp_bytes,
     }
+
+
+def settings_of(variant: Variant) -> dict[str, Any]:
+    """The fields of a row that are those of its variant."""
+    values = {**vars(variant.model), **vars(variant.context), **vars(variant.drafting)}
+    values["n_parallel"] = variant.context.n_seq_max
+    return {name: values[name] for name in OF_VARIANT}
 
 
 def tok_s(sample: Sample) -> float:
