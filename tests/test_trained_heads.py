@@ -112,7 +112,7 @@ def test_pytorch_scales_positions_as_the_engine_does(
     form = form_of(file)
     tensors = first_tensors(file, form, 1)
     write_head(first, file, tensors, "f32")
-    embedding, output = (torch.tensor(read_tensor(file, f"{name}.weight")) for name in ("token_embd", "output"))
+    embedding, output = (torch.tensor(read_tensor(file.tensors[f"{name}.weight"])) for name in ("token_embd", "output"))
     tokens = [int(token) for token in np.random.default_rng(5).integers(0, N_VOCAB, n + K)]
     with Model(trunk, draft_model=first, draft="mtp", draft_max=K, context=PARAMS, device=[]) as model:
         head = Head(form, tensors, rotation_of(model.session, form.n_head_k, n + 1 + K))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymtp.errors import ModelError, UnsupportedModel
+from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import TRAINED_FOR, ModelFile, tensors_by_layer
 from pymtp.gguf.writer import Metadata, Tensor, write_gguf
 from pymtp.heads.quantize import F32, convert, converted, fitting_type, type_id
@@ -91,21 +92,17 @@ def _layer_like(model: ModelFile) -> int:
     return max([i for i in attend if i >= len(is_windowed) or not is_windowed[i]] or attend)
 
 
-def read_tensor(model: ModelFile, name: str) -> Array | None:
-    """A tensor as float32; None if the model does not have it."""
-    info = model.tensors.get(name)
-    if info is None:
-        return None
-    return np.frombuffer(b"".join(converted(info, F32)()), np.float32).reshape(info.shape[::-1])
+def read_tensor(tensor: TensorInfo) -> Array:
+    """A stored tensor as float32."""
+    return np.frombuffer(b"".join(converted(tensor, F32)()), np.float32).reshape(tensor.shape[::-1])
 
 
 def first_tensors(model: ModelFile, form: Form, seed: int) -> dict[str, Array]:
     """A head before training: the trunk's last layer, which reads token and hidden state in equal parts."""
     rng, like = np.random.default_rng(seed), _layer_like(model)
     parts = ("attn_", "ffn_norm", "ffn_gate.", "ffn_up.", "ffn_down.")
-    taken = [name for name in tensors_by_layer(model.tensors.values())[like] if name.startswith(parts)]
-    found = {name: read_tensor(model, f"blk.{like}.{name}") for name in taken}
-    of_layer = {name.removesuffix(".weight"): values for name, values in found.items() if values is not None}
+    layer = tensors_by_layer(model.tensors.values())[like]
+    of_layer = {name.removesuffix(".weight"): read_tensor(layer[name]) for name in layer if name.startswith(parts)}
     if (joined := of_layer.pop("attn_qkv", None)) is not None:
         ends = np.cumsum([form.shapes()[f"attn_{x}"][0] for x in "qk"])
         of_layer.update(zip(("attn_q", "attn_k", "attn_v"), np.split(joined, ends), strict=True))
@@ -115,8 +112,8 @@ def first_tensors(model: ModelFile, form: Form, seed: int) -> dict[str, Array]:
         of_layer["ffn_gate"], of_layer["ffn_up"] = np.split(up, 2)
     half = np.eye(form.n_embd, dtype=np.float32)
     of_layer["nextn.eh_proj"] = np.concatenate([half, half], 1)
-    if (norm := read_tensor(model, "output_norm.weight")) is not None:
-        of_layer["nextn.shared_head_norm"] = norm
+    if norm := model.tensors.get("output_norm.weight"):
+        of_layer["nextn.shared_head_norm"] = read_tensor(norm)
     made: dict[str, Array] = {}
     for name, shape in form.shapes().items():
         values = of_layer.get(name)
@@ -139,8 +136,7 @@ def read_head(path: Path, form: Form) -> dict[str, Array]:
     layer = tensors_by_layer(file.tensors.values()).get(file.n_layer, {})
     if not file.is_trained:
         raise ModelError(f"{path} holds no head that was trained by pymtp; name one that was, or none")
-    found = {name: read_tensor(file, f"blk.{file.n_layer}.{name}") for name in layer}
-    made = {name: values for name, values in found.items() if values is not None}
+    made = {name: read_tensor(tensor) for name, tensor in layer.items()}
     for name, shape in form.shapes().items():
         if f"{name}.weight" not in made or made[f"{name}.weight"].shape != shape:
             raise ModelError(f"{path} is a head for a model of another shape ({name}); name one that fits, or none")

@@ -41,15 +41,14 @@ class Trunk(NamedTuple):
 
 
 def trunk_of(model: ModelFile, device: torch.device) -> Trunk:
-    embedding = read_tensor(model, "token_embd.weight")
+    embedding, output = (model.tensors.get(f"{name}.weight") for name in ("token_embd", "output"))
     if embedding is None:
         raise UnsupportedModel(f"{model.path} has no token embedding; name a whole model")
-    output = read_tensor(model, "output.weight")
     # BF16 where products of it are fast
     is_fast = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported()
     kind = torch.bfloat16 if is_fast else torch.float32
-    shared = torch.tensor(embedding).to(device, kind)
-    return Trunk(shared, shared if output is None else torch.tensor(output).to(device, kind))
+    shared = torch.tensor(read_tensor(embedding)).to(device, kind)
+    return Trunk(shared, torch.tensor(read_tensor(output)).to(device, kind) if output else shared)
 
 
 class _Texts:
