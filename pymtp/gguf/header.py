@@ -77,7 +77,7 @@ class TensorInfo(NamedTuple):
 
 def tensor_bytes(shape: tuple[int, ...], type_id: int) -> int:
     kind = TENSOR_TYPES.get(type_id)
-    return math.prod(shape) // kind.block_elements * kind.block_bytes if kind else 0
+    return padded(math.prod(shape), kind.block_elements) // kind.block_elements * kind.block_bytes if kind else 0
 
 
 @dataclass(frozen=True)

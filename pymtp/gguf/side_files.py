@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pymtp.gguf.header import ArrayLength, Value
 from pymtp.gguf.model_file import DRAFT_TOKENS, TRAINED_FOR, ModelFile
-from pymtp.gguf.types import TENSOR_TYPES
+from pymtp.gguf.types import TYPE_IDS
 
 OWN_KEYS = ("block_count", "nextn_predict_layers")
 """How the keys end that always differ between a model and its heads."""
@@ -78,7 +78,7 @@ def _difference(model: ModelFile, heads: ModelFile) -> str | None:
 
 def _problem_of_trimmed(heads: ModelFile, n_draft: int) -> str | None:
     """Why heads that draft a part of the vocabulary cannot be used."""
-    if n_draft == 0 or TENSOR_TYPES[heads.tensors[DRAFT_TOKENS].type_id].name not in ("I32", "I64"):
+    if n_draft == 0 or heads.tensors[DRAFT_TOKENS].type_id not in (TYPE_IDS["i32"], TYPE_IDS["i64"]):
         return f"{DRAFT_TOKENS} holds no token ids"
     shapes = {name: tensor.shape for name, tensor in heads.tensors.items() if heads.is_output(name)}
     if not shapes:

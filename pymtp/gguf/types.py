@@ -31,6 +31,9 @@ TENSOR_TYPES = {
     for number, name, n_bytes in map(str.split, kinds.split(","))
 }
 
+TYPE_IDS = {kind.name.lower(): number for number, kind in TENSOR_TYPES.items()}
+"""The numbers of types by their names, as flags have them."""
+
 WRITABLE_TYPES = (
     *("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_1", "q5_0", "q4_k", "q4_1", "q4_0", "iq4_nl", "iq4_xs"),
     *("q3_k", "q2_k", "mxfp4"),

@@ -12,13 +12,14 @@ from pymtp.errors import ModelError
 from pymtp.gguf.facts import GgufInfo, model_facts
 from pymtp.gguf.header import Shard, TensorInfo
 from pymtp.gguf.model_file import DRAFT_TOKENS
+from pymtp.gguf.types import TYPE_IDS
 
 if TYPE_CHECKING:  # slow to import, and not needed to inspect a file
     import numpy as np
     import numpy.typing as npt
 
 _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
-_EXPERT_TABLE, _TOKEN_TABLE, _I32 = ".ffn_gate_tid2eid.weight", "masked_embd_ordering", 26
+_EXPERT_TABLE, _TOKEN_TABLE, _I32 = ".ffn_gate_tid2eid.weight", "masked_embd_ordering", TYPE_IDS["i32"]
 
 
 def fingerprint(shards: Iterable[Shard], metadata: Sequence[tuple[str, object]] = ()) -> str:

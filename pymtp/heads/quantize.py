@@ -13,13 +13,11 @@ from pathlib import Path
 from pymtp.errors import InvalidParameter, ModelError, PymtpError, UnsupportedModel, require
 from pymtp.gguf.header import TensorInfo, tensor_bytes
 from pymtp.gguf.model_file import ModelFile
-from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES, WRITABLE_TYPES
+from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES, TYPE_IDS, WRITABLE_TYPES
 from pymtp.gguf.writer import PIECE_BYTES, Metadata, OnWrite, Piece, Pieces, Tensor, stored, write_gguf
 from pymtp.heads.files import check_target, need_heads
 
-_IDS = {kind.name.lower(): type_id for type_id, kind in TENSOR_TYPES.items()}
-
-F32 = _IDS["f32"]
+F32 = TYPE_IDS["f32"]
 
 # As in llama-quantize, where the rows are no multiple of 256 numbers.
 _SMALLER_BLOCKS = {"q6_k": "q8_0", "q5_k": "q5_1", "q4_k": "q5_0", "iq4_xs": "iq4_nl", "q3_k": "q4_0", "q2_k": "q4_0"}
@@ -143,20 +141,20 @@ def converted(tensor: TensorInfo, kind: int) -> Pieces:
 def type_id(name: str, parameter: str) -> int:
     """The ggml_type that is called `name`. Raises InvalidParameter about `parameter` if rows cannot become it."""
     require(name in WRITABLE_TYPES, parameter, f"one of {', '.join(WRITABLE_TYPES)}", name)
-    return _IDS[name]
+    return TYPE_IDS[name]
 
 
 def fitting_type(asked: int, n_per_row: int, what: str) -> int:
     """`asked`, or the type in its place whose blocks fit rows of `n_per_row` numbers. Raises UnsupportedModel."""
     kind = TENSOR_TYPES[asked].name.lower()
-    while n_per_row % TENSOR_TYPES[_IDS[kind]].block_elements:
+    while n_per_row % TENSOR_TYPES[TYPE_IDS[kind]].block_elements:
         if kind not in _SMALLER_BLOCKS:
             raise UnsupportedModel(
                 f"{what} has rows of {n_per_row} numbers, which the blocks of {TENSOR_TYPES[asked].name.lower()} do "
                 "not fit; name another type for it (--tensor-type)"
             )
         kind = _SMALLER_BLOCKS[kind]
-    return _IDS[kind]
+    return TYPE_IDS[kind]
 
 
 def convert(pieces: Iterable[Piece], kinds: tuple[int, int], n_per_row: int, what: str) -> Iterator[Piece]:

@@ -11,9 +11,9 @@ from math import prod
 from pymtp.drafting.choice import DraftChoice
 from pymtp.engine.context import ContextParams
 from pymtp.gguf.facts import GgufInfo, context_size
-from pymtp.gguf.header import TensorInfo, padded
+from pymtp.gguf.header import TensorInfo, padded, tensor_bytes
 from pymtp.gguf.model_file import ModelFile, layer_of, tensors_by_layer
-from pymtp.gguf.types import TENSOR_TYPES
+from pymtp.gguf.types import TYPE_IDS
 from pymtp.options import Params
 
 _KEPT_BYTES = 64 << 20
@@ -161,7 +161,7 @@ def _stored(
     if keeps_keys or model.count("attention.indexer.kpool") > 1:  # with a key its gate, and the key of its pool
         index_width *= 3
     k_bytes, v_bytes, index_bytes = (
-        _row_bytes(kind, width)
+        tensor_bytes((width,), TYPE_IDS[kind])
         for kind, width in ((context.type_k, k_width), (context.type_v, v_width), (context.type_k, index_width))
     )
     has_ratios = model.value(_RATIOS) is not None and not keeps_keys
@@ -193,8 +193,3 @@ def _row_elements(model: ModelFile) -> int:
 def _most(model: ModelFile, key: str) -> int:
     """The greatest value of a key that may differ by layer."""
     return max((each for each in model.by_layer(key) if isinstance(each, int)), default=model.count(key))
-
-
-def _row_bytes(kind: str, n_elements: int) -> int:
-    found = next(each for each in TENSOR_TYPES.values() if each.name == kind.upper())
-    return -(-n_elements // found.block_elements) * found.block_bytes
