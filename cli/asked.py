@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 import pymtp
-from pymtp import DraftParams, InvalidParameter, ModelParams
+from pymtp import ContextParams, DraftParams, InvalidParameter, ModelParams
 from pymtp.acceptance.forced import Forced
 from pymtp.drafting.choice import longest_draft
 from pymtp.errors import explained, require
@@ -34,18 +34,9 @@ def given_for(params: type[Any], flags: Values) -> dict[str, Any]:
     return {one.name: values[one.name] for one in fields(params) if values.get(one.name) is not None}
 
 
-def _placement_of(flags: Values) -> dict[str, Any]:
-    """Keywords for ModelParams, but for chat templates."""
-    given = given_for(ModelParams, flags)
-    given.pop("chat_template", None)
-    lora = [one for name in ("lora", "lora_scaled") for group in vars(flags).get(name, ()) for one in group]
-    lists = {"lora": tuple(lora), "override_kv": tuple(flags.override_kv)}
-    return {**given, **lists, "fit": flags.fit == "on"}
-
-
 def context_of(flags: Values) -> dict[str, Any]:
     """Keywords for ContextParams."""
-    given = given_for(pymtp.ContextParams, flags)
+    given = given_for(ContextParams, flags)
     scale = vars(flags).get("rope_scale")
     if scale is not None:
         if "rope_freq_scale" in given:
@@ -56,23 +47,20 @@ def context_of(flags: Values) -> dict[str, Any]:
 
 
 def params_of(flags: Values) -> Params:
-    """How a model is loaded and run. Raises InvalidParameter."""
-    context, drafting = pymtp.ContextParams(**context_of(flags)), DraftParams(**given_for(DraftParams, flags))
-    return Params(ModelParams(**_placement_of(flags)), context, drafting)
-
-
-def model_options_of(flags: Values) -> dict[str, Any]:
-    """Keywords for Model."""
-    if flags.draft in ("mtp", "lookup") and flags.draft_max == 0:
-        raise typer.BadParameter(f"--draft {flags.draft} and --draft-max 0 contradict each other: leave one out")
-    return {
-        **_placement_of(flags),
-        "n_ctx": None,
-        "draft_model": None,
-        **context_of(flags),
-        **given_for(DraftParams, flags),
-        "draft": flags.draft if flags.draft_max else "none",
-    }
+    """How a model is loaded and run. Raises InvalidParameter and PymtpError."""
+    lora = [one for name in ("lora", "lora_scaled") for group in vars(flags).get(name, ()) for one in group]
+    model = {**given_for(ModelParams, flags), "lora": tuple(lora), "override_kv": tuple(flags.override_kv)}
+    model["fit"] = flags.fit == "on"
+    if hasattr(flags, "chat_template"):
+        model["chat_template"] = text_of(flags.chat_template, flags.chat_template_file, "chat_template")
+        is_empty = model["chat_template"] is not None and not model["chat_template"].strip()
+        require(not is_empty, "chat_template", "a Jinja template, or the name of one of llama.cpp's")
+    drafting = given_for(DraftParams, flags)
+    if drafting.get("draft_max") == 0:
+        if flags.draft in ("mtp", "lookup"):
+            raise typer.BadParameter(f"--draft {flags.draft} and --draft-max 0 contradict each other: leave one out")
+        drafting["draft"] = "none"
+    return Params(ModelParams(**model), ContextParams(**context_of(flags)), DraftParams(**drafting))
 
 
 _GENERATION = (
@@ -172,12 +160,9 @@ def text_of(text: str | None, file: Path | None, name: str) -> str | None:
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
 
 
-def chat_of(flags: Values) -> tuple[str | None, "pymtp.ChatParams"]:
-    """A chat template in place of the model's own, and a chat's parameters. Raises InvalidParameter and PymtpError."""
-    template = text_of(flags.chat_template, flags.chat_template_file, "chat_template")
-    if template is not None and not template.strip():
-        raise InvalidParameter("chat_template", "a Jinja template, or the name of one of llama.cpp's")
-    return template, pymtp.ChatParams(reasoning=flags.reasoning, template_kwargs=_kwargs(flags.chat_template_kwargs))
+def chat_of(flags: Values) -> "pymtp.ChatParams":
+    """A chat's parameters. Raises InvalidParameter."""
+    return pymtp.ChatParams(reasoning=flags.reasoning, template_kwargs=_kwargs(flags.chat_template_kwargs))
 
 
 def _kwargs(text: str | None) -> Mapping[str, Any]:

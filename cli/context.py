@@ -5,6 +5,7 @@ and its header is read before it is loaded.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +15,9 @@ import pymtp
 from pymtp.embedded import model_path
 from pymtp.gguf.facts import GgufInfo, model_facts
 from pymtp.gguf.model_file import read_model
+from pymtp.options import Params
 
-from .asked import asked_of, model_options_of
+from .asked import asked_of, params_of
 from .flags import Values
 from .output import can_redraw, print_stderr
 from .progress import loading
@@ -47,13 +49,18 @@ class Found(NamedTuple):
     """None: the embedded one."""
     info: GgufInfo
     params: "pymtp.GenerationParams"
-    options: dict[str, Any]
-    """Keywords for Model."""
+    setup: Params
+    """How it is loaded and run."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether there is one, of the model or in its place."""
+        return (self.setup.model.chat_template or self.info.chat_template) is not None
 
     def warn_beyond_training(self) -> None:
         """See below; positions that are scaled by hand reach as far as that makes them."""
-        scale = self.options.get("rope_freq_scale") or 1
-        warn_beyond_training(self.options["n_ctx"], int(self.info.n_ctx_train / scale))
+        context = self.setup.context
+        warn_beyond_training(context.n_ctx, int(self.info.n_ctx_train / (context.rope_freq_scale or 1)))
 
 
 def find(own: Values, path: str | None, **others: Any) -> Found:
@@ -61,12 +68,12 @@ def find(own: Values, path: str | None, **others: Any) -> Found:
 
     Raises InvalidParameter, CommandError and ModelError.
     """
-    asked, options = asked_of(own, **others), model_options_of(own)
+    asked, setup = asked_of(own, **others), params_of(own)
     path = find_model(path, own.hf, offline=own.offline)
     # takes milliseconds; a bad file shows at once
-    file = read_model(path or model_path(), dict(options.get("override_kv", ())))
-    info = model_facts(file, options["draft_model"] if path else None)
-    return Found(path, info, asked(info.sampling), options)
+    file = read_model(path or model_path(), dict(setup.model.override_kv))
+    info = model_facts(file, setup.drafting.draft_model if path else None)
+    return Found(path, info, asked(info.sampling), setup)
 
 
 def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_in: Path | None = None) -> str | None:
@@ -88,16 +95,17 @@ def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_
     return str(resolve(hf_repo, offline=offline, headers_in=headers_in))
 
 
-def load(found: Found, **more: Any) -> "pymtp.Model":
+def load(found: Found) -> "pymtp.Model":
     """Load a model, with progress, and note on stderr what people may not expect. Raises what Model raises."""
-    options = found.options
-    files = {"draft_model": found.info.draft_file} if found.info.draft_file else {}
+    params, context, asked = found.setup
+    drafting = replace(asked, draft_model=found.info.draft_file or asked.draft_model)
     with loading(found.path) as on_load:
-        model = pymtp.Model(found.info.model_file, **{**options, **files}, **more, on_load=on_load)
-    if options["draft"] == "none" and options["draft_max"] not in ("auto", 0):
-        print_stderr(f"pymtp: --draft-max {options['draft_max']} does nothing with --draft none")
+        file = found.info.model_file
+        model = pymtp.Model(file, model=params, context=context, drafting=drafting, on_load=on_load)
+    if asked.draft == "none" and asked.draft_max not in ("auto", 0):
+        print_stderr(f"pymtp: --draft-max {asked.draft_max} does nothing with --draft none")
     found.warn_beyond_training()
-    if model.info.draft_model and not options["draft_model"]:
+    if model.info.draft_model and not asked.draft_model:
         what = "assistant" if model.info.has_assistant else "MTP heads"
         print_stderr(f"pymtp: drafting with the {what} in {model.info.draft_model}")
     note_room(model)

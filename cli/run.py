@@ -24,19 +24,19 @@ from .report import ended_text, json_report, stats_block
 
 
 def run(own: Values) -> None:
-    template, chat_params = chat_of(own)
+    chat_params = chat_of(own)
     output = Output()
     path, argument = split_positionals(own.model_file or own.hf, own.prompt_text, own.first, own.second)
-    _check(own, has_template=template is not None or chat_params != ChatParams())
+    _check(own, chat_params)
     prepare_library(own)
     found = find(own, own.model_file if own.hf else path)
-    if own.system and (template or found.info.chat_template) is None:
+    if own.system and not found.has_chat_template:
         raise CommandError(f"{found.path} has no chat template, which a system prompt needs; leave out -sys")
     text = read_prompt(argument, own.prompt_file)
     if own.image and own.mmproj is None:
         raise CommandError("--image needs the model's projector: --mmproj FILE")
     images = [Image(file) for file in own.image]
-    with load(found, chat_template=template) as model:
+    with load(found) as model:
         if found.params.forced and model.draft_max:
             print_stderr("pymtp: acceptance is forced: the text is not valid output of the model")
         with prompting() as on_prompt:
@@ -53,13 +53,14 @@ def run(own: Values) -> None:
         raise typer.Exit(130)
 
 
-def _check(own: Values, *, has_template: bool) -> None:
+def _check(own: Values, chat_params: ChatParams) -> None:
     """Raise BadParameter for flags that contradict each other."""
     if own.logprobs is not None and not own.as_json:
         raise typer.BadParameter("log probabilities are shown by --json only: add it, or leave out --logprobs")
     if own.system and own.raw:
         raise typer.BadParameter("a system prompt needs the chat template: leave out --raw or -sys")
-    if has_template and own.raw:
+    is_for_chats = own.chat_template or own.chat_template_file or chat_params != ChatParams()
+    if is_for_chats and own.raw:
         raise typer.BadParameter("--raw applies no chat template: leave it out, or the template's flags")
 
 

@@ -4,12 +4,13 @@ Owns what is checked before the model is loaded.
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pymtp
-from pymtp import InvalidParameter
+from pymtp import ContextParams, InvalidParameter
 from pymtp.gguf.facts import N_CTX_MAX
+from pymtp.options import Params
 from pymtp.server.run import serve as run_server
 from pymtp.server.settings import ServerSettings
 
@@ -23,7 +24,7 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(own: Values) -> None:
-    template, chat_params = chat_of(own)
+    chat_params = chat_of(own)
     keys, hosts = _keys(own.api_keys or (), own.api_key_file), own.host
     if not keys and any(each not in _LOCAL for each in hosts):
         print_stderr(
@@ -36,9 +37,10 @@ def serve(own: Values) -> None:
     found = find(own, path, reasoning_budget=-1)
     if found.params.forced:
         print_stderr("pymtp: acceptance is forced: the texts are not valid output of the model")
-    options = _context(found.options, own.n_slots, own.kv_unified, found.info.n_ctx_train)
+    model, context, drafting = found.setup
     if own.lora_init_without_apply:
-        options["lora"] = [(file, 0.0) for file, _ in options["lora"]]
+        model = replace(model, lora=[(file, 0.0) for file, _ in model.adapters])
+    context = _context(context, own.n_slots, own.kv_unified, found.info.n_ctx_train)
     settings = ServerSettings(
         **given_for(ServerSettings, own)
         | {
@@ -52,13 +54,13 @@ def serve(own: Values) -> None:
         }
     )
     note_embedded(found.path)
-    found._replace(options=options).warn_beyond_training()
+    found._replace(setup=Params(model, context, drafting)).warn_beyond_training()
     prepare_library(own)
 
     def load() -> pymtp.Model:
-        model = pymtp.Model(found.path, chat_template=template, **options)
-        note_room(model)
-        return model
+        loaded = pymtp.Model(found.path, model=model, context=context, drafting=drafting)
+        note_room(loaded)
+        return loaded
 
     run_server(
         load,
@@ -73,20 +75,18 @@ def serve(own: Values) -> None:
     )
 
 
-def _context(options: dict[str, Any], n_slots: int | None, shared: bool | None, n_ctx_train: int) -> dict[str, Any]:
-    """The options of the model. As for llama-server, -c is what all slots have together: by default as much as the
+def _context(params: ContextParams, n_slots: int | None, shared: bool | None, n_ctx_train: int) -> ContextParams:
+    """The context of the model. As for llama-server, -c is what all slots have together: by default as much as the
     model was trained with, if there is memory for it."""
     shared = n_slots is None if shared is None else shared
     n_slots = n_slots or _N_SLOTS
-    n_ctx = n_ctx_train if options["n_ctx"] == 0 else options["n_ctx"]
+    n_ctx = n_ctx_train if params.n_ctx == 0 else params.n_ctx
     n_ctx_max = n_ctx_train or N_CTX_MAX
     if not shared:
         n_ctx_max = max(n_ctx_max // n_slots, N_CTX_MAX)
         n_ctx = n_ctx and max(n_ctx // n_slots, 1)
-    context = {"n_ctx": n_ctx, "n_ctx_max": n_ctx_max, "n_cells": 0 if shared else None}
-    # a prompt comes in pieces of a batch
-    n_ubatch = min(options["n_ubatch"], options["n_batch"])
-    return {**options, **context, "n_ubatch": n_ubatch, "n_seq_max": n_slots}
+    n_cells, n_ubatch = 0 if shared else None, min(params.n_ubatch, params.n_batch)  # prompts come in batches
+    return replace(params, n_ctx=n_ctx, n_ctx_max=n_ctx_max, n_cells=n_cells, n_ubatch=n_ubatch, n_seq_max=n_slots)
 
 
 def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:

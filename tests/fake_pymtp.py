@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pymtp
-from pymtp.embedded import model_path
 from pymtp.gguf.facts import model_facts
 from pymtp.serving.statistics import Stats
 
@@ -96,11 +95,12 @@ class FakeModel:
     calls: ClassVar[list[dict[str, Any]]] = []
     """Arguments of each Model(...) and generate(...), in order."""
 
-    def __init__(self, path: str | os.PathLike[str] | None = None, **options: Any) -> None:
-        self.calls.append({"path": None if path is None else os.fspath(path), **options})
+    def __init__(self, path: str | os.PathLike[str], *, on_load: object, **params: Any) -> None:
+        options = {name: value for each in params.values() for name, value in vars(each).items()}
+        self.calls.append({"path": os.fspath(path), "on_load": on_load, **options})
         if self.script.load_error is not None:
             raise self.script.load_error
-        self.info = model_facts(path or model_path())
+        self.info = model_facts(path)
         self.draft_max = options["draft_max"]
         self.has_chat_template = self.script.template
         self.draft_note = self.script.note

@@ -13,6 +13,7 @@ from pymtp_cli.app import app
 from pymtp_cli.serve import _context
 from typer.testing import CliRunner
 
+from pymtp import ContextParams
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -118,5 +119,5 @@ def test_a_port_that_is_in_use_is_named_by_its_flag() -> None:
 )
 def test_slots_share_the_trained_length_or_have_equal_parts(flags: Any, expected: Any) -> None:
     n_ctx, n_slots, shared = flags
-    options = _context({"n_ctx": n_ctx, "n_ubatch": 512, "n_batch": 2048}, n_slots, shared, 131072)
-    assert (options["n_ctx"], options["n_ctx_max"], options["n_cells"]) == expected
+    context = _context(ContextParams(n_ctx=n_ctx), n_slots, shared, 131072)
+    assert (context.n_ctx, context.n_ctx_max, context.n_cells) == expected

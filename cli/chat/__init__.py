@@ -23,17 +23,17 @@ from .state import Chat
 
 
 def chat(own: Values) -> None:
-    template, chat_params = chat_of(own)
+    chat_params = chat_of(own)
     output = Output()
     path = named_model(own)
     has_first = own.prompt_text is not None or own.prompt_file is not None
     first = read_prompt(own.prompt_text, own.prompt_file) if has_first else None
     prepare_library(own)
     found = find(own, path)
-    if (template or found.info.chat_template) is None:
+    if not found.has_chat_template:
         raise CommandError(f"{found.path} has no chat template; use it without one: pymtp run {found.path} --raw")
     note_embedded(found.path)
-    with load(found, chat_template=template) as loaded:
+    with load(found) as loaded:
         conversation = pymtp.Conversation(loaded, system=own.system or None, params=chat_params)
         if own.resume:
             _resume(conversation, own.system)
