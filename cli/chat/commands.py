@@ -1,6 +1,6 @@
 """The slash commands of a chat.
 
-Owns their names, help texts and actions. A command is an entry of COMMANDS.
+Owns their names, help texts and actions. A command is an entry of COMMANDS; one that cannot be run raises PymtpError.
 """
 
 from __future__ import annotations
@@ -25,10 +25,6 @@ from .screen import CUT, Display
 from .state import Chat, Start, as_typed, names, with_value
 
 
-class Refused(PymtpError):
-    """The command cannot be run. The message is one line that names the fix."""
-
-
 @dataclass(frozen=True)
 class Command:
     """`run` takes the chat and what was typed after the name; it may return an answer that is to be shown."""
@@ -48,9 +44,9 @@ def execute(text: str, chat: Chat) -> Start | None:
     if command is None:
         nearest = get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean /{nearest[0]}?" if nearest else "/help lists them"
-        raise Refused(f"no command /{name}; {hint} (to send it as a message, begin with //)")
+        raise PymtpError(f"no command /{name}; {hint} (to send it as a message, begin with //)")
     if argument.strip() and not command.arguments:
-        raise Refused(f"/{name} takes no argument")
+        raise PymtpError(f"/{name} takes no argument")
     return command.run(chat, argument.strip())
 
 
@@ -77,7 +73,7 @@ def _clear(chat: Chat, _: str) -> None:
 
 def _regenerate(chat: Chat, _: str) -> Start:
     if not chat.conversation.messages:
-        raise Refused("there is no answer to regenerate yet")
+        raise PymtpError("there is no answer to regenerate yet")
     return chat.regenerated()
 
 
@@ -87,7 +83,7 @@ def _undo(chat: Chat, _: str) -> None:
         chat.attached, chat.images = [], []
         return
     if not chat.conversation.undo():
-        raise Refused("there is nothing to undo")
+        raise PymtpError("there is nothing to undo")
     chat.screen.note(f"removed the last message and its answer; {_turns(chat)} left")
 
 
@@ -106,7 +102,7 @@ def _set(chat: Chat, text: str) -> None:
     name = _parameter(typed)
     if name not in settings:
         nearest = get_close_matches(name, [*settings, *parameter_of_flag()], n=1)
-        raise Refused(f"no parameter {name}; " + (f"did you mean {nearest[0]}?" if nearest else "/set lists them"))
+        raise PymtpError(f"no parameter {name}; " + (f"did you mean {nearest[0]}?" if nearest else "/set lists them"))
     if value:
         _change(chat, name, value.strip())
     chat.screen.note(f"{name}: {_settings(chat)[name]}")
@@ -161,7 +157,7 @@ def _show(chat: Chat, what: str) -> None:
         _show_chat(chat)
         return
     if what:
-        raise Refused("/show shows the settings, /show chat the messages")
+        raise PymtpError("/show shows the settings, /show chat the messages")
     model, info = chat.conversation.model, chat.conversation.model.info
     chat.screen.table(
         [
@@ -179,7 +175,7 @@ def _show(chat: Chat, what: str) -> None:
 def _stats(chat: Chat, _: str) -> None:
     answer = chat.last_answer
     if answer is None:
-        raise Refused("there is no answer yet")
+        raise PymtpError("there is no answer yet")
     n_new = answer.stats.prompt_tokens
     chat.screen.note("the last answer")
     chat.screen.note(f"prompt in cache: {answer.n_cached} of {answer.n_prompt} tokens, {n_new} computed")
@@ -200,13 +196,13 @@ def _draft_max(text: str, limit: int) -> int | Literal["auto"] | None:
     if text == "off":
         return 0
     if limit == 0:
-        raise Refused("the model cannot draft: it has no usable MTP heads, or was loaded with --draft none")
+        raise PymtpError("the model cannot draft: it has no usable MTP heads, or was loaded with --draft none")
     if text == "auto":
         return "auto"
     if text == "on":
         return None
     if not text.isdecimal() or int(text) > limit:
-        raise Refused(f"/mtp takes on, off, auto or 0 to {limit}; for more, restart with --draft-max")
+        raise PymtpError(f"/mtp takes on, off, auto or 0 to {limit}; for more, restart with --draft-max")
     return int(text)
 
 
@@ -227,7 +223,7 @@ def _read(chat: Chat, file: str) -> None:
 
 def _image(chat: Chat, file: str) -> None:
     if chat.conversation.model.projector is None:
-        raise Refused("the model takes no images; restart with its projector: --mmproj FILE")
+        raise PymtpError("the model takes no images; restart with its projector: --mmproj FILE")
     image = Image(_path(file, "/image"))
     chat.images.append(image)
     chat.screen.note(f"{file}: {image.width} x {image.height} pixels go with the next message")
@@ -239,14 +235,14 @@ def _matching(file: str) -> list[str]:
         return [file]
     found = sorted(path for path in glob(str(_path(file, "/read"))) if os.path.isfile(path))
     if not found:
-        raise Refused(f"no file matches {file}; check the path")
+        raise PymtpError(f"no file matches {file}; check the path")
     return found
 
 
 def _save(chat: Chat, file: str) -> None:
     path = _path(file, "/save")
     if os.path.exists(path) and not files.is_chat(path):
-        raise Refused(f"{file} exists and is not a saved chat; choose another name")
+        raise PymtpError(f"{file} exists and is not a saved chat; choose another name")
     replaces = ", in place of the chat that was there" if os.path.exists(path) else ""
     files.write(path, chat.conversation)
     chat.screen.note(f"{file}: {_turns(chat)} saved{replaces}")
@@ -255,7 +251,7 @@ def _save(chat: Chat, file: str) -> None:
 def _load(chat: Chat, file: str) -> None:
     saved = files.read(_text_of(file, "/load"))
     if saved is None:
-        raise Refused(f"{file} is not a saved chat; name a file written by /save")
+        raise PymtpError(f"{file} is not a saved chat; name a file written by /save")
     chat.conversation.restore(saved.messages)
     chat.conversation.system = saved.system
     chat.screen.note(f"{file}: {_turns(chat)} loaded")
@@ -263,11 +259,11 @@ def _load(chat: Chat, file: str) -> None:
 
 def _path(file: str, command: str) -> Path:
     if not file or "\0" in file:
-        raise Refused(f"{command} needs the name of a file")
+        raise PymtpError(f"{command} needs the name of a file")
     try:
         return Path(file).expanduser()
     except RuntimeError as error:  # no user of that name
-        raise Refused(f"{file}: {error}; check the path") from error
+        raise PymtpError(f"{file}: {error}; check the path") from error
 
 
 def _text_of(file: str, command: str) -> str:
