@@ -68,16 +68,18 @@ class ModelParams:
     """Jinja in place of the model's own chat template; "chatml": llama.cpp's."""
 
     def __post_init__(self) -> None:
-        allowed = "a number of layers, -1 for as many as have room, -2 for all"
-        _check_integer("n_gpu_layers", self.n_gpu_layers, allowed, least=-2)
-        _check_integer("main_gpu", self.main_gpu, "the number of a device, from 0", least=0)
-        _check_integer("n_cpu_moe", self.n_cpu_moe, "a number of layers, 0 or more", least=0)
-        _check_integer("fit_ctx", self.fit_ctx, "a number of tokens, 1 or more", least=1)
-        is_room = self.fit_target and _all(self.fit_target, _is_mib)
+        for name, least, allowed in (
+            ("n_gpu_layers", -2, "a number of layers, -1 for as many as have room, -2 for all"),
+            ("main_gpu", 0, "the number of a device, from 0"),
+            ("n_cpu_moe", 0, "a number of layers, 0 or more"),
+            ("fit_ctx", 1, "a number of tokens, 1 or more"),
+        ):
+            require(_is_integer(getattr(self, name), least), name, allowed, getattr(self, name))
+        is_room = self.fit_target and _all(self.fit_target, lambda mib: _is_integer(mib, 0, 1 << 40))
         require(is_room, "fit_target", "numbers of MiB, 0 or more", self.fit_target)
-        _check_choice("split_mode", self.split_mode, get_args(SplitMode))
-        _check_choice("numa", self.numa, get_args(Numa))
-        _check_choice("load_mode", self.load_mode, get_args(LoadMode))
+        for name, choices in {"split_mode": SplitMode, "numa": Numa, "load_mode": LoadMode}.items():
+            words = get_args(choices)
+            require(getattr(self, name) in words, name, "one of " + ", ".join(words), getattr(self, name))
         for name in ("cpu_moe", "fit"):
             require(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
         require(isinstance(self.mmproj, (str, os.PathLike, type(None))), "mmproj", "a GGUF file", self.mmproj)
@@ -86,7 +88,7 @@ class ModelParams:
             if rows is not None:
                 require(self.mmproj is not None, name, "left out without a projector (mmproj, --mmproj)", rows)
                 allowed = f"a number of rows from 1 to {IMAGE_ROWS_MAX}"
-                _check_integer(name, rows, allowed, least=1, most=IMAGE_ROWS_MAX)
+                require(_is_integer(rows, 1, IMAGE_ROWS_MAX), name, allowed, rows)
         if self.image_min_tokens and self.image_max_tokens and self.image_min_tokens > self.image_max_tokens:
             raise InvalidParameter("image_min_tokens", f"at most image_max_tokens ({self.image_max_tokens})")
         allowed = "a list of files, or of pairs of a file and a scale (-100 to 100)"
@@ -112,13 +114,8 @@ class ModelParams:
         return [(one, 1.0) if isinstance(one, (str, os.PathLike)) else (one[0], float(one[1])) for one in self.lora]
 
 
-def _check_integer(name: str, value: object, expected: str, *, least: int, most: float = math.inf) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidParameter(name, expected, value=value)
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    require(value in choices, name, "one of " + ", ".join(choices), value)
+def _is_integer(value: object, least: int, most: float = math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _all(values: Any, is_right: Any) -> bool:
@@ -128,10 +125,6 @@ def _all(values: Any, is_right: Any) -> bool:
 def _is_endpoint(value: object) -> bool:
     match = re.fullmatch(r"[^\s:]+:(\d{1,5})", value) if isinstance(value, str) else None
     return match is not None and 0 < int(match[1]) < 1 << 16
-
-
-def _is_mib(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
 
 
 def _is_metadata(value: object) -> bool:
