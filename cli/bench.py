@@ -17,9 +17,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pymtp.benchmark import Experiment, Results, Variant, measure, rows
 from pymtp.benchmark.experiment import Workload, make_arms
-from pymtp.benchmark.formats import write
 from pymtp.benchmark.measure import Step
 from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
+from pymtp.benchmark.report import write
 from pymtp.embedded import model_path
 from pymtp.errors import require
 from pymtp.gguf.facts import model_facts

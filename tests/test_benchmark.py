@@ -16,8 +16,8 @@ import pytest
 
 from pymtp.benchmark import Row, Variant, measure, rows, tables
 from pymtp.benchmark.experiment import Arm, Experiment, Results, Sample, Subject, Trial, Workload, make_arms, trials
-from pymtp.benchmark.formats import write
 from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_answers, read_texts, synthetic
+from pymtp.benchmark.report import write
 from pymtp.benchmark.rows import median_ratio
 from pymtp.benchmark.tables import narrow
 from pymtp.engine.context import ContextParams

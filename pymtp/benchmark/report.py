@@ -1,9 +1,14 @@
-"""Formats rows for people: Markdown that fits a screen and an issue, with the provenance of the figures, and a verdict.
+"""Formats rows: CSV, JSON and JSON lines for programs, which carry every field of a row under its name; Markdown for
+people that fits a screen and an issue, with the provenance of the figures, and a verdict.
 
-Knows the fields of a row; nothing about how they were measured.
+Knows the fields of a row; nothing about how they were measured. No users, paths or texts are written.
 """
 
+import csv
+import io
+import json
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +45,34 @@ _EXPLAINED = (
 _MEMORY_EXPLAINED = "weights and K/V from the shapes in the GGUF, compute buffers as the session reports them"
 
 
-def markdown_report(rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
+def write(form: str, rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
+    """The rows as md, csv, json or jsonl; "" for none. `notes` apply to md only."""
+    values = [vars(row) for row in rows]
+    if form == "md":
+        return _markdown(rows, notes)
+    if form == "csv":
+        return _csv(values)
+    if form == "json":
+        return json.dumps(values, ensure_ascii=False, indent=2) + "\n"
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in values) if form == "jsonl" else ""
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([field.name for field in fields(Row)])
+    writer.writerows([_flat(value) for value in row.values()] for row in rows)
+    return file.getvalue()
+
+
+def _flat(value: Any) -> Any:
+    """A value for one cell: positions joined, true and false as numbers."""
+    if isinstance(value, tuple):
+        return " ".join(f"{one:.4f}" for one in value)
+    return int(value) if isinstance(value, bool) else value
+
+
+def _markdown(rows: Sequence[Row], notes: Sequence[str]) -> str:
     """A report on `rows`, at least one; at most 100 columns wide."""
     parts = [] if all(row.is_valid_text for row in rows) else [fill(_NOT_VALID)]
     groups = {variant_key(row): [one for one in rows if variant_key(one) == variant_key(row)] for row in rows}
