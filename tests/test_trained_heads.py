@@ -104,8 +104,7 @@ def test_pytorch_scales_positions_as_the_engine_does(
 ) -> None:
     torch = pytest.importorskip("torch")
     from pymtp.training.form import first_tensors, form_of, read_tensor, write_head
-    from pymtp.training.head import Head
-    from pymtp.training.rotation import rotation_of
+    from pymtp.training.head import Head, rotation_of
 
     trunk, first, n = write_trunk(tmp_path / "trunk.gguf", architecture, more=more), tmp_path / "first.gguf", 200
     file = ModelFile(trunk)

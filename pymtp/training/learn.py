@@ -13,8 +13,7 @@ from pymtp.errors import BackendError, ModelError, UnsupportedModel
 from pymtp.gguf.model_file import ModelFile
 from pymtp.training.collect import Progress, Rows
 from pymtp.training.form import Array, Form, read_tensor
-from pymtp.training.head import Head, compare, divergence_gradient
-from pymtp.training.rotation import Rotation
+from pymtp.training.head import Head, Rotation, compare, divergence_gradient
 
 if TYPE_CHECKING:
     from pymtp.training.run import TrainParams

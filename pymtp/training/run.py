@@ -66,8 +66,8 @@ def train_head(
     the file. Raises ModelError for files that cannot be used, UnsupportedModel for models that cannot have such a head.
     """
     try:
+        from pymtp.training.head import rotation_of
         from pymtp.training.learn import learn
-        from pymtp.training.rotation import rotation_of
     except ImportError:
         raise UnsupportedModel("training needs PyTorch; pip install 'pymtp-gguf[train]'") from None
     model, out = ModelFile(Path(path)), Path(target) if target else default_target(path)
