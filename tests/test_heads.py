@@ -318,3 +318,12 @@ def test_a_large_model_is_never_in_memory(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 4 * PIECE_BYTES < n_bytes
+
+
+def test_a_head_of_an_unknown_type_is_refused(whole: Path, tmp_path: Path) -> None:
+    data, name = bytearray(whole.read_bytes()), f"{HEAD}nextn.eh_proj.weight".encode()
+    type_at = data.index(name) + len(name) + 4 + 2 * 8  # after the number of dimensions, and two of them
+    data[type_at : type_at + 4] = (99).to_bytes(4, "little")
+    whole.write_bytes(data)
+    with pytest.raises(ModelError, match="eh_proj.weight is of the unknown type 99; use a newer pymtp"):
+        quantize_heads(whole, tmp_path / "small.gguf", HeadTypes(type="q8_0"))

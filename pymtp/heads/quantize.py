@@ -44,9 +44,9 @@ class HeadTypes:
     def __post_init__(self) -> None:
         for name in ("type", "output_type", "experts_type"):
             if (value := getattr(self, name)) is not None:
-                type_id(value, name)
+                check_type(value, name)
         for pattern, kind in self.tensor_type:
-            type_id(kind, "tensor_type")
+            check_type(kind, "tensor_type")
             try:
                 re.compile(pattern)
             except re.error as error:
@@ -118,14 +118,14 @@ def _can_change(part: str, shape: Sequence[int]) -> bool:
 
 def _changed(tensor: TensorInfo, name: str | None, changes: list[Change]) -> Tensor:
     """A tensor in the type that is called `name`, if there is one; `changes` notes it."""
-    wanted = tensor.type_id if name is None else type_id(name, "type")
-    if wanted == tensor.type_id:
-        return stored(tensor)
-    kind = fitting_type(wanted, tensor.shape[0], f"{tensor.path}: {tensor.name}")
+    unchanged = stored(tensor)
+    if name is None:
+        return unchanged
+    kind = fitting_type(name, tensor.shape[0], f"{tensor.path}: {tensor.name}")
     if kind == tensor.type_id:
-        return stored(tensor)
+        return unchanged
     before, after = TENSOR_TYPES[tensor.type_id].name, TENSOR_TYPES[kind].name
-    changes.append(Change(tensor.name, before, after, None if kind == wanted else TENSOR_TYPES[wanted].name))
+    changes.append(Change(tensor.name, before, after, None if kind == TYPE_IDS[name] else name.upper()))
     return Tensor(tensor.name, tensor.shape, kind, converted(tensor, kind))
 
 
@@ -138,20 +138,22 @@ def converted(tensor: TensorInfo, kind: int) -> Pieces:
     return lambda: convert(stored(tensor, size).pieces(), (tensor.type_id, kind), n_per_row, what)
 
 
-def type_id(name: str, parameter: str) -> int:
-    """The ggml_type that is called `name`. Raises InvalidParameter about `parameter` if rows cannot become it."""
+def check_type(name: str, parameter: str) -> None:
+    """Raise InvalidParameter about `parameter` if rows cannot become what is called `name`."""
     require(name in WRITABLE_TYPES, parameter, f"one of {', '.join(WRITABLE_TYPES)}", name)
-    return TYPE_IDS[name]
 
 
-def fitting_type(asked: int, n_per_row: int, what: str) -> int:
-    """`asked`, or the type in its place whose blocks fit rows of `n_per_row` numbers. Raises UnsupportedModel."""
-    kind = TENSOR_TYPES[asked].name.lower()
+def fitting_type(name: str, n_per_row: int, what: str) -> int:
+    """The ggml_type `name`, or the one in its place whose blocks fit rows of `n_per_row` numbers.
+
+    Raises UnsupportedModel if there is none.
+    """
+    kind = name
     while n_per_row % TENSOR_TYPES[TYPE_IDS[kind]].block_elements:
         if kind not in _SMALLER_BLOCKS:
             raise UnsupportedModel(
-                f"{what} has rows of {n_per_row} numbers, which the blocks of {TENSOR_TYPES[asked].name.lower()} do "
-                "not fit; name another type for it (--tensor-type)"
+                f"{what} has rows of {n_per_row} numbers, which the blocks of {name} do not fit; name another type for "
+                "it (--tensor-type)"
             )
         kind = _SMALLER_BLOCKS[kind]
     return TYPE_IDS[kind]

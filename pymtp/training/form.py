@@ -15,7 +15,7 @@ from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.header import TensorInfo
 from pymtp.gguf.model_file import TRAINED_FOR, ModelFile, tensors_by_layer
 from pymtp.gguf.writer import Metadata, Tensor, write_gguf
-from pymtp.heads.quantize import F32, convert, converted, fitting_type, type_id
+from pymtp.heads.quantize import F32, convert, converted, fitting_type
 
 Array = npt.NDArray[np.float32]
 
@@ -157,7 +157,7 @@ def _stored(name: str, values: Array, kind: str) -> Tensor:
     n_per_row, to = values.shape[-1], F32
     if values.ndim > 1:
         with suppress(UnsupportedModel):  # no type like it fits the rows
-            to = fitting_type(type_id(kind, "type"), n_per_row, name)
+            to = fitting_type(kind, n_per_row, name)
     kinds = F32, to
     return Tensor(
         name, values.shape[::-1], to, lambda: convert([values.astype("<f4").tobytes()], kinds, n_per_row, name)

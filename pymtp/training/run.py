@@ -11,7 +11,7 @@ from pymtp.engine.context import ContextParams
 from pymtp.errors import ModelError, UnsupportedModel, require
 from pymtp.gguf.model_file import ModelFile
 from pymtp.heads.files import check_target, default_target
-from pymtp.heads.quantize import type_id
+from pymtp.heads.quantize import check_type
 from pymtp.model import Model
 from pymtp.training.collect import N_TEXTS, N_TOKENS, Collector, Progress, Rows, Source
 from pymtp.training.form import first_tensors, form_of, read_head, write_head
@@ -48,7 +48,7 @@ class TrainParams:
         require(self.minutes > 0, "minutes", "above 0", self.minutes)
         require(self.n_rows >= 1000, "rows", "at least 1000", self.n_rows)
         require(1 <= self.n_steps <= 8, "steps", "between 1 and 8", self.n_steps)
-        type_id(self.type, "type")
+        check_type(self.type, "type")
         require(self.device in ("auto", "cpu", "cuda"), "device", "auto, cpu or cuda", self.device)
 
 
