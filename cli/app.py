@@ -53,8 +53,7 @@ def groups(command: Any, ctx: Any) -> Iterator[tuple[str, list[Any]]]:
     """The options of a command by group, without empty groups; those of typer come last."""
     options = {param.name: param for param in command.get_params(ctx) if param.param_type_name == "option"}
     for title, flags in TABLE.items():
-        here = [flag.name for flag in flags if command.name in flag.commands]
-        found = [options.pop(name) for name in here if name in options]
+        found = [options.pop(flag.name) for flag in flags if command.name in flag.commands and flag.name in options]
         if title == _LAST:
             found += options.values()
         if found:

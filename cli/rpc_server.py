@@ -1,7 +1,6 @@
 """`pymtp rpc-server`: lends this machine's devices to pymtp on another one."""
 
 import signal
-from pathlib import Path
 
 from platformdirs import user_cache_path
 
@@ -21,10 +20,7 @@ def rpc_server(own: Values) -> None:
     print_stderr(f"pymtp: no authentication: whoever reaches {address} may use it; keep it on a private network")
     pymtp.set_log_level("warn")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would see it after the server, which never ends
-    serve_devices(address, devices, own.n_threads or n_cores(), _cache() if own.cache else None)
-
-
-def _cache() -> Path:
-    folder = user_cache_path("pymtp", appauthor=False) / "rpc"
-    make_own_folder(folder, "cache")
-    return folder
+    cache = user_cache_path("pymtp", appauthor=False) / "rpc" if own.cache else None
+    if cache:
+        make_own_folder(cache, "cache")
+    serve_devices(address, devices, own.n_threads or n_cores(), cache)
