@@ -172,24 +172,24 @@ class ModelFile:
             self._by_layer[key] = read_numbers(self.path, value, MAX_LAYERS) if isinstance(value, ArrayLength) else []
         return self._by_layer[key]
 
+    def numbers(self, key: str) -> list[int]:
+        """The integers of a key, given without the architecture's prefix: one, or one for each layer."""
+        values: Sequence[object] = self.by_layer(key) or [self.value(key)]
+        return [each for each in values if isinstance(each, int)]
+
     def length(self, key: str) -> int:
         value = self.metadata.get(key)
         return value.length if isinstance(value, ArrayLength) else 0
 
     def _check_numbers(self) -> None:
         """Refuse numbers that no model has, before anything loops over them."""
-        if problem := metadata_problem(self.architecture, self._numbers):
+        if problem := metadata_problem(self.architecture, self.numbers):
             self._damaged(problem)
         held = {int(match[1]) for match in map(LAYER_TENSOR.fullmatch, self.tensors) if match}
         if 0 in held and max(held) < self.n_layer - 1:  # without layer 0 the file holds only heads
             self._damaged(f"it names {self.n_layer} layers, the last tensors are those of layer {max(held)}")
-        if 0 in held and (problem := index_problem(self.architecture, self._numbers, self.n_layer, self.tensors)):
+        if 0 in held and (problem := index_problem(self.architecture, self.numbers, self.n_layer, self.tensors)):
             self._damaged(problem)
-
-    def _numbers(self, key: str) -> list[int]:
-        """The integers of a key, given without the architecture's prefix: one, or one for each layer."""
-        values: Sequence[object] = self.by_layer(key) or [self.value(key)]
-        return [each for each in values if isinstance(each, int)]
 
     def _damaged(self, problem: str) -> NoReturn:
         raise ModelError(f"{self.path} has damaged metadata ({problem}); convert or download it again")

@@ -59,11 +59,9 @@ def output_rows(
     own = f"blk.{info.n_layer + head}.nextn.shared_head_head.weight"
     tensor = next(tensors[name] for name in (own, "output.weight", "token_embd.weight") if name in tensors)
     matrix = _mapped(tensor).reshape(tensor.shape[1], -1)
-    import numpy as np
-
     if tokens is None or isinstance(tokens, range):
         return matrix[: None if tokens is None else len(tokens)]
-    return np.asarray(matrix[np.asarray(tokens)])
+    return matrix[list(tokens)]
 
 
 def _mapped(tensor: TensorInfo) -> "npt.NDArray[np.uint8]":

@@ -124,7 +124,7 @@ def estimate_memory(info: GgufInfo, context: ContextParams, n_ctx: int, draft_ma
     states = [n_seq_max * (1 + draft_max) * state_bytes for _, state_bytes, _ in trunk]  # one a row of a verify pass
     kv, heads_kv = ([cache_bytes for cache_bytes, _, _ in layers] for layers in (trunk, heads))
     n_scores = max((n for _, _, n in trunk), default=0)
-    n_scores += _most(model, "attention.head_count") * n_cells if context.flash_attn == "off" else 0
+    n_scores += max(model.numbers("attention.head_count"), default=0) * n_cells if context.flash_attn == "off" else 0
     n_masked = n_cells + (n_window if model.count("attention.sliding_window") else 0)
     row_bytes = _F16_BYTES * n_masked + _F32_BYTES * (n_scores + _row_elements(model))
     return MemoryEstimate(
@@ -184,12 +184,8 @@ def _row_elements(model: ModelFile) -> int:
     """Floats that the widest layer holds of a row while it is computed."""
     n_embd = model.count("embedding_length")
     head_lengths = sum(model.count(f"attention.{each}_length") for each in ("key", "value"))
-    attention = _most(model, "attention.head_count") * head_lengths
+    attention = max(model.numbers("attention.head_count"), default=0) * head_lengths
     routed = model.count("expert_used_count") * (2 * model.count("expert_feed_forward_length") + n_embd)
     n_streams = model.count("hyper_connection.count", default=1)
-    return 3 * n_embd * n_streams + max(attention, 2 * n_embd, 3 * _most(model, "feed_forward_length"), routed)
-
-
-def _most(model: ModelFile, key: str) -> int:
-    """The greatest value of a key that may differ by layer."""
-    return max((each for each in model.by_layer(key) if isinstance(each, int)), default=model.count(key))
+    n_ff = max(model.numbers("feed_forward_length"), default=0)
+    return 3 * n_embd * n_streams + max(attention, 2 * n_embd, 3 * n_ff, routed)
