@@ -32,14 +32,6 @@ class Patch:
         title = mail[1] if mail else path.stem.partition("-")[2].replace("-", " ")
         return cls(path, title, text[mail.end() if mail else 0 :].strip(), start + diff)
 
-    @property
-    def fields(self) -> dict[str, list[str]]:
-        return header_fields(self.header)
-
-    @property
-    def touches(self) -> list[str]:
-        return touches(self.diff)
-
 
 def write_patch(folder: Path, number: int, title: str, header: str, diff: str) -> Path:
     """Writes a patch as git format-patch does, so that git am can read it."""

@@ -22,7 +22,7 @@ from pathlib import Path
 import edit_patches
 from edit_patches import PRISTINE
 from link_llama_cpp import link
-from patch_series import Patch, patch_paths
+from patch_series import Patch, header_fields, patch_paths
 from prepare_llama_cpp import NATIVE, PATCHES
 
 ROOT = NATIVE.parent
@@ -49,7 +49,7 @@ def without(dropped: Patch, commit: str, source: Path | None) -> str:
     if run(install(source), log, CMAKE_ARGS=f"-Dnative_patches_folder={SERIES}") != 0:
         errors = re.findall(r"(\w[\w.-]*:\d+):\d+: error: (.*)", log.read_text("utf-8", "replace"))
         return f"needed by native/src: {' '.join(errors[0])}" if errors else f"cannot be built, see {log}"
-    tests = [str(ROOT / test) for test in dropped.fields["Proved-by"] if test.startswith("tests/")]
+    tests = [str(ROOT / test) for test in header_fields(dropped.header)["Proved-by"] if test.startswith("tests/")]
     if not tests:
         return "not shown: native tests alone prove it"
     (PACKAGE / "sitecustomize.py").write_text(NO_CHECKOUT, "utf-8")

@@ -20,7 +20,7 @@ import edit_patches
 import prepare_llama_cpp
 from llama_archive import pristine_source
 from llama_cpp_source import Pin, PrepareError, fetch_archive, tree_digest, tree_files, unpack, unpack_other
-from patch_series import FIELDS, Patch, apply, git, patch_paths, series_hash, touches
+from patch_series import FIELDS, Patch, apply, git, header_fields, patch_paths, series_hash, touches
 from write_abi_id import SUFFIXES, abi_id
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -80,16 +80,16 @@ def test_the_numbers_of_the_series_have_no_gap() -> None:
 
 @EACH_PATCH
 def test_a_patch_opens_with_its_header(patch: Patch) -> None:
-    assert tuple(patch.fields) == FIELDS
-    assert all(patch.fields.values())
-    purpose = " ".join(patch.fields["Purpose"])
+    assert tuple(header_fields(patch.header)) == FIELDS
+    assert all(header_fields(patch.header).values())
+    purpose = " ".join(header_fields(patch.header)["Purpose"])
     assert re.fullmatch(r"[A-Z][^.]*(\.\w[^.]*)*\.", purpose), f"not one sentence: {purpose}"
 
 
 @EACH_PATCH
 def test_a_header_counts_what_the_diff_touches(patch: Patch) -> None:
-    assert patch.touches
-    assert patch.fields["Touches"] == patch.touches
+    assert touches(patch.diff)
+    assert header_fields(patch.header)["Touches"] == touches(patch.diff)
 
 
 def has_test(file: str, name: str) -> bool:
@@ -107,22 +107,24 @@ def has_test(file: str, name: str) -> bool:
 
 @EACH_PATCH
 def test_a_patch_names_tests_that_exist(patch: Patch) -> None:
-    for proof in patch.fields["Proved-by"]:
+    for proof in header_fields(patch.header)["Proved-by"]:
         file, _, name = proof.partition("::")
         assert has_test(file, name), f"{proof} does not exist"
 
 
 def test_a_patch_of_the_cuda_backend_is_proved_on_it() -> None:
-    touching = [patch for patch in PATCHES if any("/ggml-cuda/" in file for file in patch.touches)]
+    touching = [patch for patch in PATCHES if any("/ggml-cuda/" in file for file in touches(patch.diff))]
     assert touching
     for patch in touching:
-        assert all(proof.startswith("native/tests/test-cuda.cpp::") for proof in patch.fields["Proved-by"])
+        assert all(
+            proof.startswith("native/tests/test-cuda.cpp::") for proof in header_fields(patch.header)["Proved-by"]
+        )
 
 
 def test_no_patch_changes_the_interface_of_backends() -> None:
     """bench/programs/llama_cpp gives the patched CUDA library to unpatched programs, and refuses it otherwise."""
     interface = re.compile(r"ggml/(src/[^/]*\.h|include/ggml-.*)")
-    assert [patch.path.name for patch in PATCHES if any(interface.match(file) for file in patch.touches)] == []
+    assert [patch.path.name for patch in PATCHES if any(interface.match(file) for file in touches(patch.diff))] == []
 
 
 def test_what_is_no_test_is_not_taken_for_one() -> None:
@@ -158,7 +160,7 @@ def test_a_fix_for_llama_cpp_applies_to_it_and_adds_what_the_series_adds(fix: Pa
     result = git(["apply", "--check", str(fix)], pristine)
     assert not result.stderr
     added = {line[1:].strip() for line in fix.read_text().splitlines() if re.match(r"\+(?!\+\+ )", line)}
-    files = [tree / touched.split()[0] for touched in Patch.read(fix).touches]
+    files = [tree / touched.split()[0] for touched in touches(Patch.read(fix).diff)]
     assert [f"docs/upstream/{fix.name}" in patch.header for patch in PATCHES].count(True) == 1
     assert added <= {line.strip() for file in files for line in file.read_text("utf-8").splitlines()}
 
@@ -374,7 +376,7 @@ def test_an_edited_series_is_exported_with_fresh_numbers_and_counts(workshop: Wo
     edit_patches.export(repository, workshop.patches)
     assert [path.name for path in patch_paths(workshop.patches)] == ["0001-hook.patch", "0002-second-hook.patch"]
     second = Patch.read(workshop.patches / "0002-second-hook.patch")
-    assert second.fields["Touches"] == ["src/other.cpp +1 -0"]
+    assert header_fields(second.header)["Touches"] == ["src/other.cpp +1 -0"]
     workshop.prepare()
     assert workshop.read("src/other.cpp") == "one\ntwo\n2.5\nthree\n"
 
