@@ -31,7 +31,8 @@ class Watched:
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         verdict = BLOCK_REJECTION(sampler, verified._replace(keep=True))
         for draft, target in zip(verified.distributions, verdict.targets, strict=False):
-            self.greedy.append(target.prob(draft.argmax))
+            assert draft.best is not None
+            self.greedy.append(target.prob(draft.best[0]))
             self.drawn.append(1 - target.residual_mass(draft))
         return verdict
 

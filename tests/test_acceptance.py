@@ -95,7 +95,7 @@ class Play:
             if distributions[-1].best is None:
                 distributions.pop()
                 break
-            drafts.append(distributions[-1].draw(sampler.random()) if self._draws else distributions[-1].argmax)
+            drafts.append(distributions[-1].draw(sampler.random()) if self._draws else distributions[-1].best[0])
             sampler.assume(drafts[-1])
         sampler.forget()
         rows = [self._pair.target[token] for token in [last, *drafts]]
@@ -410,7 +410,7 @@ def test_at_temperature_0_all_methods_emit_the_targets_tokens(
     assert verdict.tokens == emitted
     assert verdict.n_accepted == n_accepted
     if keep:
-        assert [left.argmax for left in verdict.targets[: len(emitted)]] == emitted
+        assert [left.best[0] for left in verdict.targets[: len(emitted)]] == emitted
 
 
 def test_match_samples_once_per_emitted_token() -> None:

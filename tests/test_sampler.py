@@ -200,7 +200,7 @@ def test_a_temperature_close_to_0_takes_the_most_likely_token() -> None:
     logits = LOGITS.copy()
     logits[7] = 60
     left = Sampler(params, n_vocab=100).distribution(logits)
-    assert left.argmax == 7
+    assert left.best[0] == 7
     assert left.prob(7) == 1
 
 
@@ -229,7 +229,7 @@ def test_drafts_do_not_change_what_the_target_samples(options: dict[str, float])
     rng = np.random.default_rng(5)
     for n_draft in [1, 3, 0, 2] * 10:
         for _ in range(n_draft):
-            drafting.assume(drafting.draft_distribution(rng.standard_normal(100)).argmax)
+            drafting.assume(drafting.draft_distribution(rng.standard_normal(100)).best[0])
         drafting.forget()
         assert drafting.sample(LOGITS) == plain.sample(LOGITS)
 
@@ -245,14 +245,14 @@ def test_drafts_pass_the_same_chain_as_the_target() -> None:
         drafts = []
         for row in rows:
             drafts.append(sampler.draft_distribution(row))
-            sampler.assume(drafts[-1].argmax)
+            sampler.assume(drafts[-1].best[0])
         sampler.forget()
         for row, draft in zip(rows, drafts, strict=True):
             target = sampler.distribution(row)
             np.testing.assert_array_equal(draft.tokens, target.tokens)
             np.testing.assert_array_equal(draft.probs, target.probs)
             n_excluded += row.argmax() not in target.tokens
-            sampler.accept(draft.argmax)
+            sampler.accept(draft.best[0])
     assert n_excluded > 20
 
 
@@ -282,7 +282,7 @@ def test_banned_tokens_are_neither_drafted_nor_sampled(temperature: float) -> No
     top = np.argsort(LOGITS)[::-1]
     sampler = Sampler(SamplingParams(temperature=temperature, seed=1), n_vocab=100, banned=top[:3].tolist())
     assert sampler.draft_ban == tuple(sorted(top[:3]))
-    assert sampler.draft_distribution(LOGITS).argmax == top[3]
+    assert sampler.draft_distribution(LOGITS).best[0] == top[3]
     assert not {sampler.sample(LOGITS) for _ in range(200)} & set(top[:3].tolist())
 
 

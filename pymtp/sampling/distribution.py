@@ -54,10 +54,6 @@ class Distribution:
         token = lib.pymtp_distribution_best(self._native, prob)
         return None if token < 0 else (token, prob[0])
 
-    @property
-    def argmax(self) -> int:
-        return int(lib.pymtp_distribution_best(self._native, ffi.new("double *")))
-
     def draw(self, uniform: float) -> int:
         """The token at `uniform`, 0 <= uniform < 1, of the cumulative probabilities."""
         return int(lib.pymtp_distribution_draw(self._native, ffi.NULL, 1.0, uniform))
