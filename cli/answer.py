@@ -97,11 +97,9 @@ class Writer:
 
 
 def _for_stream(part: Part, stream: TextIO | None) -> str:
-    return part.text if stream is None or not stream.isatty() else for_terminal(part, stream)
-
-
-def for_terminal(part: Part, terminal: TextIO) -> str:
-    """The text of a part: in colours if the terminal wants them, and without characters that control it."""
-    has_colors = shows_color(terminal)
+    """The text of a part; for a terminal in colours if it wants them, and without characters that control it."""
+    if stream is None or not stream.isatty():
+        return part.text
+    has_colors = shows_color(stream)
     pieces = [(harmless(text), style) for text, style in part.styled]
     return "".join(f"{style}{text}{END[style]}" if style and has_colors else text for text, style in pieces)

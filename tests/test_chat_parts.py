@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -197,7 +198,7 @@ def test_a_pipe_that_is_not_utf8_says_so() -> None:
 
 def test_an_answer_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch, capsysbinary: Any) -> None:
     screen = Screen(Output())
-    monkeypatch.setattr(screen, "_is_terminal", True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     screen.part(Part("a\x1b[2J\x07\x9b1m\tb\n日e\u0301\u200d\U0001f469"))
     screen.end_answer()  # a word is shown once it is whole
     assert capsysbinary.readouterr().out.decode() == "a\ufffd[2J\ufffd\ufffd1m\tb\n日e\u0301\u200d\U0001f469\n"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pymtp import Answer
 
-from ..answer import DIM, END, Part, Writer, for_terminal
+from ..answer import DIM, END, Part, Writer
 from ..output import Output, print_stderr, shows_color
 
 CUT = {"length": "-n", "context": "the context is full: -c", "blocked": "no token is allowed", None: "interrupted"}
@@ -36,12 +36,10 @@ class Screen:
 
     def __init__(self, output: Output, display: Display | None = None) -> None:
         self.display = display or Display()
-        self._output = output
-        self._is_terminal = sys.stdout.isatty()
+        self._output, self._writer = output, Writer(output)
         self._dims_notes = shows_color(sys.stderr)
         self._wraps_notes = sys.stderr is not None and sys.stderr.isatty()
         self._last = "\n"  # on stdout
-        self._apart = Writer(output)  # where stdout is not a terminal: it gets the answer alone, as from `pymtp run`
         self._is_after_thinking = False
 
     @property
@@ -50,12 +48,16 @@ class Screen:
         return shutil.get_terminal_size().columns
 
     def part(self, part: Part) -> None:
-        """Write a part of an answer; thinking is dimmed, or goes to stderr. Raises OutputClosed and CommandError."""
-        if not self._is_terminal:
-            self._write_apart(part)
-        elif part.text:
-            self._last = part.text[-1]
-            self._output.write(for_terminal(part, sys.stdout))
+        """Write a part of an answer: as from `pymtp run`, but without blank lines after the thinking.
+
+        Raises OutputClosed and CommandError.
+        """
+        if self._is_after_thinking and not part.is_thinking:
+            part = part._replace(text=part.text.lstrip("\n"))
+        if part.text:
+            self._is_after_thinking = part.is_thinking
+            self._last = self._last if part.is_thinking else part.text[-1]
+            self._writer.write(part)
 
     def tag(self, text: str) -> None:
         """Write what begins or ends the thinking, on a new line."""
@@ -64,18 +66,10 @@ class Screen:
 
     def end_answer(self) -> None:
         """Start a new line unless the last piece ended one."""
-        self._apart.end_thinking()
+        self._writer.end_thinking()
         if self._last != "\n":
             self._last = "\n"
             self._output.write("\n")
-
-    def _write_apart(self, part: Part) -> None:
-        if self._is_after_thinking and not part.is_thinking:
-            part = part._replace(text=part.text.lstrip("\n"))
-        if part.text:
-            self._is_after_thinking = part.is_thinking
-            self._last = self._last if part.is_thinking else part.text[-1]
-            self._apart.write(part)
 
     def note(self, text: str) -> None:
         """Show a note on stderr, on a terminal wrapped to its width; an answer that is being written ends there."""
