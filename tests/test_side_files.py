@@ -260,6 +260,18 @@ def test_trimmed_heads_need_token_ids(apart: tuple[Path, Path, Path], tokens: li
         Model(trunk, draft_model=trimmed)
 
 
+def test_token_ids_of_an_unknown_type_are_none(apart: tuple[Path, Path, Path]) -> None:
+    _, trunk, heads = apart
+    trimmed = heads.with_name("trimmed.gguf")
+    trim_heads(heads, trimmed, TRIMMED)
+    data, name = bytearray(trimmed.read_bytes()), (3).to_bytes(8, "little") + b"d2t"
+    type_at = data.index(name) + len(name) + 4 + 8  # after the number of dimensions, which is one, and its size
+    data[type_at : type_at + 4] = (99).to_bytes(4, "little")
+    trimmed.write_bytes(data)
+    with pytest.raises(ModelError, match="d2t holds no token ids"):
+        Model(trunk, draft_model=trimmed)
+
+
 def test_trimmed_heads_need_a_row_for_each_token(apart: tuple[Path, Path, Path]) -> None:
     _, trunk, heads = apart
     trimmed = heads.with_name("trimmed.gguf")
