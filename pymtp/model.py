@@ -119,7 +119,7 @@ class Model:
         self._start(weights, choice)
         self.slots = ModelSlots(self._loop, self._scheduler, self.session)
         """What the cache holds of texts that have ended: saved, restored, emptied. See ModelSlots."""
-        self.adapters = ModelAdapters(self._loop, self._scheduler.adapters, weights.adapters)
+        self.adapters = ModelAdapters(self._loop, self._scheduler.admission.adapters, weights.adapters)
         """The LoRA adapters that are loaded (`lora`), with the scales of texts that do not ask for others."""
 
     def _load_projector(self, weights: Weights) -> Projector | None:
