@@ -249,6 +249,28 @@ def test_a_training_that_ends_early_continues_where_it_was(tmp_path: Path, by: s
     assert model_facts(trunk, again).has_heads
 
 
+def test_a_training_that_is_stopped_before_it_learns_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    from pymtp.training import TrainParams, collect, learn
+    from pymtp.training.form import first_tensors, form_of
+    from pymtp.training.rotation import Rotation
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    trunk = ModelFile(write_trunk(tmp_path / "trunk.gguf", "llama"))
+    form, rotation = form_of(trunk), Rotation(*torch.zeros(3, 1))
+    rows = collect.Rows(tmp_path, form.n_embd)
+    rows.add([0] * 20, np.zeros((20, form.n_embd), np.float32))
+    monkeypatch.setattr(learn, "trunk_of", stop)
+    with pytest.raises(KeyboardInterrupt):
+        tensors = first_tensors(trunk, form, 0)
+        learn.learn(trunk, form, tensors, rotation, rows, tmp_path, TrainParams(), math.inf, lambda line: None)
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
 def test_texts_that_end_at_once_are_collected_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pymtp.training import collect
 

@@ -196,19 +196,32 @@ def learn(
     )
     torch.manual_seed(params.seed)
     torch.set_num_threads(params.n_threads or torch.get_num_threads())
-    texts, saved, n_rows = _Texts(rows), folder / "checkpoint.pt", _N_BATCH[device.type]
+    texts, saved = _Texts(rows), folder / "checkpoint.pt"
     try:
         trunk = trunk_of(model, device)
         if not params.init and not saved.exists():
             tensors = fitted(tensors, texts, trunk)
         learning = _Learning(Head(form, tensors, rotation).to(device), trunk, params.n_steps)
-        spent, budget = _load(saved, learning), deadline - time.monotonic()
-        begin = time.monotonic() - spent
-        if spent:
-            on_progress(f"continues after {spent:.0f} s of learning")
-        rng, said = np.random.default_rng(int(spent)), begin + spent
+        _learn_until(deadline, learning, texts, saved, on_progress)
+    except torch.OutOfMemoryError:
+        raise BackendError(
+            "the GPU has no memory left; free some and repeat the command, or use --device cpu"
+        ) from None
+    saved.unlink(missing_ok=True)
+    return learning.head.tensors()
+
+
+def _learn_until(deadline: float, learning: _Learning, texts: _Texts, saved: Path, on_progress: Progress) -> None:
+    """Learn from what is `saved` on, and keep what was learned there now and then, and at a Ctrl-C."""
+    spent, budget = _load(saved, learning), deadline - time.monotonic()
+    begin = time.monotonic() - spent
+    if spent:
+        on_progress(f"continues after {spent:.0f} s of learning")
+    rng, said = np.random.default_rng(int(spent)), begin + spent
+    try:
         while (now := time.monotonic()) < deadline:
-            learning.step(texts.batch(texts.pick(rng, n_rows)), (now - begin) / (budget + spent))
+            batch = texts.batch(texts.pick(rng, _N_BATCH[learning.device.type]))
+            learning.step(batch, (now - begin) / (budget + spent))
             if now > said + min(_EVERY, (budget + spent) / 10):
                 on_progress(f"{learning.test(texts)}, {deadline - now:.0f} s left")
                 _save(saved, learning, now - begin)
@@ -218,12 +231,6 @@ def learn(
         _save(saved, learning, time.monotonic() - begin)
         on_progress(f"{saved}: what was learned; the same command continues")
         raise
-    except torch.OutOfMemoryError:
-        raise BackendError(
-            "the GPU has no memory left; free some and repeat the command, or use --device cpu"
-        ) from None
-    saved.unlink(missing_ok=True)
-    return learning.head.tensors()
 
 
 def _save(path: Path, learning: _Learning, spent: float) -> None:
