@@ -194,15 +194,7 @@ llm_graph_result * mtp_engine::run_draft(mtp_plan_ptr plan) {
     const auto & stages = plan->stages;
     const auto & first  = stages[plan->first_step()];
 
-    // also when the pass throws
-    struct restore {
-        llama_context & ctx;
-        int32_t         n_outputs;
-
-        ~restore() { ctx.n_outputs = n_outputs; }
-    };
-
-    const restore          restored = { ctx, (int32_t) ctx.n_outputs };
+    const mtp_restored     outputs(ctx.n_outputs, first.ubatch.n_tokens);
     const mtp_memory_scope placed(heads.memory(), &mtp_reservation::placed, true);
 
     for (const auto & stage : stages) {
@@ -210,9 +202,7 @@ llm_graph_result * mtp_engine::run_draft(mtp_plan_ptr plan) {
             stage.mctx_owned->apply();
         }
     }
-    ctx.n_outputs = first.ubatch.n_tokens;
     ++counters.n_head_passes;
-
     cur_plan = std::move(plan);
 
     ggml_status status;

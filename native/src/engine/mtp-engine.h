@@ -14,10 +14,23 @@
 #include "pymtp.h"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 // Where a saved state comes from. What this context has just computed may hold NaN; what comes from elsewhere may not.
 enum mtp_origin { MTP_ORIGIN_CONTEXT, MTP_ORIGIN_OUTSIDE };
+
+// A variable has another value while this lives, also where something throws.
+template <typename T> class mtp_restored {
+  public:
+    mtp_restored(T & variable, T value) : variable(variable), before(std::exchange(variable, value)) {}
+
+    ~mtp_restored() { variable = before; }
+
+  private:
+    T &     variable;
+    const T before;
+};
 
 struct mtp_engine {
     struct params {

@@ -265,14 +265,7 @@ class mtp_graph_builder {
 
     // an architecture's graph of one head, on the tensors of the part
     void build_part(head_part part, const llm_graph_params & run_params) {
-        struct building { // also ends when the architecture throws
-            llm_graph_result & res;
-
-            ~building() { res.part = nullptr; }
-        };
-
-        const building ends = { *res };
-        res->part           = &part;
+        const mtp_restored built(res->part, &part);
         head_graph_build(mtp.heads.model(), run_params);
         mtp_graph_check_tied(part, mtp.heads.model().arch);
     }

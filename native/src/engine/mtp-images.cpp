@@ -6,21 +6,13 @@
 #include <algorithm>
 
 int32_t mtp_engine::decode_image(const mtp_image_rows & rows, const float * embd, const std::vector<llama_pos> & pos) {
-    // also when a pass throws
-    struct decoding {
-        mtp_image_rows *& cur;
-
-        ~decoding() { cur = nullptr; }
-    };
-
     mtp_image_rows image = rows;
     image.n_heads        = heads.own_memory() ? 0 : std::min(rows.n_heads, heads.n_storing);
 
-    const decoding ends     = { cur_image };
-    const size_t   n_embd   = ctx.model.hparams.n_embd_inp();
-    const int32_t  n_ubatch = ctx.cparams.n_ubatch;
-    const int32_t  n_pos    = pos.size() / image.n_rows;
-    cur_image               = &image;
+    const mtp_restored decoded(cur_image, &image);
+    const size_t       n_embd   = ctx.model.hparams.n_embd_inp();
+    const int32_t      n_ubatch = ctx.cparams.n_ubatch;
+    const int32_t      n_pos    = pos.size() / image.n_rows;
 
     for (int32_t begin = 0; begin < image.n_rows; begin += n_ubatch) {
         const int32_t n = std::min(n_ubatch, image.n_rows - begin);
