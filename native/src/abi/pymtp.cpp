@@ -209,7 +209,7 @@ static void set_up(pymtp_session & session, const llama_model & model, const pym
         drafts(params) ? params.assistant : nullptr,
         { cparams.type_k, cparams.type_v, cparams.swa_full, cparams.ctx_type, nullptr },
     };
-    session.mtp = &mtp_engine::attach(*session.ctx, { heads, cparams.n_seq_max * (params.n_draft_max + 1) });
+    session.mtp = &mtp_engine::attach(*session.ctx, heads, cparams.n_seq_max * (params.n_draft_max + 1));
 
     if (mtp_memory_has_snapshots(llama_get_memory(session.ctx))) {
         session.last_pass.assign(cparams.n_seq_max, -1);

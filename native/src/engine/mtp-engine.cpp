@@ -10,8 +10,8 @@
 // more than any architecture's head has
 static constexpr size_t MTP_NODES_PER_RUN = 512;
 
-mtp_engine & mtp_engine::attach(llama_context & ctx, const params & params) {
-    ctx.mtp = std::make_shared<mtp_engine>(ctx, params);
+mtp_engine & mtp_engine::attach(llama_context & ctx, const mtp_heads::params & heads, uint32_t n_rows_round) {
+    ctx.mtp = std::make_shared<mtp_engine>(ctx, heads, n_rows_round);
 
     // the worst case now includes the heads
     ctx.sched_need_reserve = true;
@@ -41,10 +41,10 @@ static int32_t mtp_n_alike(const llama_cparams & cparams) {
     return 1 + std::min<int32_t>(cparams.n_seq_max, 7);
 }
 
-mtp_engine::mtp_engine(llama_context & ctx, const params & params) :
-    heads(ctx, params.heads), vocab(ctx.model, heads.model(), heads.n_heads), adapters(ctx.model, *ctx.loras), ctx(ctx),
-    n_rows_round(params.n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)),
-    batch(&ctx), planner(ctx, heads), graphs(ctx, mtp_n_alike(ctx.cparams)),
+mtp_engine::mtp_engine(llama_context & ctx, const mtp_heads::params & params, uint32_t n_rows_round) :
+    heads(ctx, params), vocab(ctx.model, heads.model(), heads.n_heads), adapters(ctx.model, *ctx.loras), ctx(ctx),
+    n_rows_round(n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)), batch(&ctx),
+    planner(ctx, heads), graphs(ctx, mtp_n_alike(ctx.cparams)),
     trunk_outputs(ctx, counters.n_output_bytes, counters.t_trunk_us),
     draft_outputs(ctx, counters.n_output_bytes, counters.t_head_us) {
     images.resize(ctx.cparams.n_seq_max);

@@ -33,16 +33,10 @@ template <typename T> class mtp_restored {
 };
 
 struct mtp_engine {
-    struct params {
-        mtp_heads::params heads;
-
-        uint32_t n_rows_round; // the most rows of a trunk pass that comes again and again; larger ones are prompts
-    };
-
     // Gives a context its engine. Throws if memory runs out.
-    static mtp_engine & attach(llama_context & ctx, const params & params);
+    static mtp_engine & attach(llama_context & ctx, const mtp_heads::params & heads, uint32_t n_rows_round);
 
-    mtp_engine(llama_context & ctx, const params & params);
+    mtp_engine(llama_context & ctx, const mtp_heads::params & params, uint32_t n_rows_round);
 
     mtp_heads       heads;
     mtp_draft_vocab vocab;
@@ -153,10 +147,10 @@ struct mtp_engine {
 
   private:
     llama_context &      ctx;
-    const uint32_t       n_rows_round;
-    const ggml_backend_t device; // the only one that computes graphs, if there is such a device; else nullptr
+    const uint32_t       n_rows_round; // the most of a trunk pass that comes again and again; larger ones are prompts
+    const ggml_backend_t device;       // the only one that computes graphs, if there is such a device; else nullptr
 
-    llama_batch_ext batch;       // of the trunk's last pass: what it has allocated serves the next one
+    llama_batch_ext batch;             // of the trunk's last pass: what it has allocated serves the next one
     mtp_planner     planner;
     mtp_kept_graphs graphs;
 
