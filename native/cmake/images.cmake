@@ -23,7 +23,7 @@ foreach(target pymtp-mtmd pymtp-images)
     target_compile_options(${target} PRIVATE ${runs_rarely})
     target_include_directories(${target} PRIVATE ${mtmd} ${llama_cpp_tree}/vendor ${llama_cpp_tree}/include
         ${llama_cpp_tree}/src ${llama_cpp_tree}/ggml/include ${native}/include ${native}/src/abi ${native}/src/engine
-        ${native}/src/rpc ${native}/src/samplers)
+        ${native}/src/cpu ${native}/src/rpc ${native}/src/samplers)
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17)
     target_sources(llama PRIVATE $<TARGET_OBJECTS:${target}>)
 endforeach()

@@ -375,8 +375,8 @@ static void a_pass_that_fits_one_of_two_caches_is_dropped_as_a_draft_is() {
 
     const auto more = mtp_memory_place(&memory, mtp_ubatch_make(rows_of(0, 254, 3), 1, 1));
     CHECK_EQUAL((int) more->get_status(), (int) LLAMA_MEMORY_STATUS_FAILED_PREPARE);
-    CHECK(mtp_memory_drop(&memory, 0, 255));
-    for (auto * kv : { memory.get_base(), memory.get_swa() }) {
+    for (auto * kv : mtp_memory_caches(&memory)) {
+        CHECK(kv->seq_rm(0, 255, -1));
         CHECK_EQUAL(kv->get_cells(0).get_used(), 255u);
         CHECK(kv->mtp.find(0, 254) >= 0); // of the pass before
         CHECK_EQUAL(kv->mtp.find(0, 255), -1);

@@ -185,7 +185,9 @@ void mtp_heads::forget_draft(const std::vector<mtp_row> & of) {
         // what the trunk has decoded stays
         if (row.output && row.pos > trunk_memory().seq_pos_max(row.seq)) {
             rows.truncate(row.seq, row.pos);
-            mtp_memory_drop(memory(), row.seq, row.pos);
+            for (auto * kv : mtp_memory_caches(memory())) { // recurrent states stay as they are
+                kv->seq_rm(row.seq, row.pos, -1);
+            }
         }
     }
 }
@@ -216,7 +218,9 @@ void mtp_heads::truncate(llama_seq_id seq, llama_pos pos) {
 
 void mtp_heads::release_drafts() {
     rows.drop_heads();
-    mtp_memory_release(&trunk_memory());
+    for (auto * kv : mtp_memory_caches(&trunk_memory())) {
+        kv->mtp_release();
+    }
     for (uint32_t seq = 0; own && seq < ctx.get_cparams().n_seq_max; ++seq) {
         own->seq_rm(seq, trunk_memory().seq_pos_max(seq) + 1, -1);
     }

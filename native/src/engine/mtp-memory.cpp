@@ -7,7 +7,6 @@
 #include "llama-kv-cache-dsv4.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache-msa.h"
-#include "llama-kv-cache.h"
 #include "llama-memory-hybrid-idx.h"
 #include "llama-memory-hybrid-iswa.h"
 #include "llama-memory-hybrid.h"
@@ -64,8 +63,7 @@ static bool mtp_memory_has_index(llama_memory_i * memory) {
     return idx && idx->get_mem_idx();
 }
 
-// several where layers with a window have their own, or where the keys of an index are next to K
-static std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) {
+std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) {
     if (mtp_memory_has_index(memory)) {
         auto * idx = dynamic_cast<llama_memory_hybrid_idx *>(memory);
         return { idx->get_mem_attn(), idx->get_mem_idx() };
@@ -155,20 +153,6 @@ std::string mtp_memory_shift_obstacle(llama_memory_i * memory, llama_context & c
 bool mtp_memory_has_shift(llama_memory_i * memory) {
     const auto caches = mtp_memory_caches(memory);
     return std::any_of(caches.begin(), caches.end(), [](auto * kv) { return kv->get_has_shift(); });
-}
-
-void mtp_memory_release(llama_memory_i * memory) {
-    for (auto * kv : mtp_memory_caches(memory)) {
-        kv->mtp_release();
-    }
-}
-
-bool mtp_memory_drop(llama_memory_i * memory, llama_seq_id seq, llama_pos pos) {
-    bool res = true;
-    for (auto * kv : mtp_memory_caches(memory)) {
-        res &= kv->seq_rm(seq, pos, -1);
-    }
-    return res;
 }
 
 bool mtp_memory_can_share(llama_memory_i * memory) {
@@ -296,12 +280,4 @@ void mtp_memory_check_types(const llama_model & model, const llama_context_param
             mtp_check_type(device, "type_v (-ctv)", params.type_v, hparams.n_embd_head_v(il));
         }
     }
-}
-
-std::vector<mtp_reservation *> mtp_memory_reservations(llama_memory_i * memory) {
-    std::vector<mtp_reservation *> res;
-    for (auto * kv : mtp_memory_caches(memory)) {
-        res.push_back(&kv->mtp);
-    }
-    return res;
 }

@@ -3,8 +3,7 @@
 // Which kinds of llama.cpp memory can host the heads with the trunk, and how a head's rows get their cells.
 
 #include "ggml-backend.h"
-#include "llama-memory.h"
-#include "mtp-reservation.h"
+#include "llama-kv-cache.h"
 #include "mtp-ubatch.h"
 
 #include <array>
@@ -27,6 +26,10 @@ const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i
 
 // What heads see of a context: K/V, and the keys of an index where these are next to it.
 const llama_memory_context_i * mtp_memory_of_heads(const llama_memory_context_i * mctx);
+
+// The caches of K/V by position: several where layers with a window have their own, or where the keys of an index are next
+// to K.
+std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory);
 
 // From now on graphs for this memory see some more cells than are used: see mtp_reservation.
 void mtp_memory_pad_further(llama_memory_i * memory);
@@ -57,21 +60,13 @@ std::string mtp_memory_shift_obstacle(llama_memory_i * memory, llama_context & c
 // whether positions have moved whose keys have not
 bool mtp_memory_has_shift(llama_memory_i * memory);
 
-// Gives back the cells that heads hold ahead of the trunk; drops the positions of a sequence from pos on, where they have
-// cells (false if that fails): recurrent states stay as they are.
-void mtp_memory_release(llama_memory_i * memory);
-bool mtp_memory_drop(llama_memory_i * memory, llama_seq_id seq, llama_pos pos);
-
 // Cells for rows that heads run on; status FAILED_PREPARE if the cache is full.
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch);
 
 // Throws where a device cannot keep the types of the K/V cache.
 void mtp_memory_check_types(const llama_model & model, const llama_context_params & params);
 
-// of its caches
-std::vector<mtp_reservation *> mtp_memory_reservations(llama_memory_i * memory);
-
-// While it lives, these have a member set to a value: `placed`, or what a head has seen.
+// While it lives, the reservations of all caches have a member set to a value: `placed`, or what a head has seen.
 template <typename T> class mtp_memory_scope {
   public:
     mtp_memory_scope(llama_memory_i * memory, T mtp_reservation::* member, T value) : memory(memory), member(member) {
@@ -85,8 +80,8 @@ template <typename T> class mtp_memory_scope {
     T mtp_reservation::* member;
 
     void set(T value) {
-        for (mtp_reservation * of_cache : mtp_memory_reservations(memory)) {
-            of_cache->*member = value;
+        for (auto * kv : mtp_memory_caches(memory)) {
+            kv->mtp.*member = value;
         }
     }
 };
