@@ -40,13 +40,11 @@ void rpc_dispatcher::graph_compute(uint32_t device, const ggml_cgraph * cgraph) 
 }
 
 bool rpc_dispatcher::supports_op(uint32_t device, const ggml_tensor * op) {
-    const std::string key = mtp_rpc_key(device, op);
-    {
-        std::lock_guard<std::mutex> lock(ops_mutex);
-        const auto                  it = ops.find(key);
-        if (it != ops.end()) {
-            return it->second;
-        }
+    const std::string           key = mtp_rpc_key(device, op);
+    std::lock_guard<std::mutex> lock(ops_mutex);
+    const auto                  it = ops.find(key);
+    if (it != ops.end()) {
+        return it->second;
     }
     auto request    = std::make_shared<rpc_msg_get_alloc_size_req>();
     request->device = device;
@@ -56,14 +54,7 @@ bool rpc_dispatcher::supports_op(uint32_t device, const ggml_tensor * op) {
     }
     uint8_t response = 0;
     send(RPC_CMD_MTP_SUPPORTS_OP, request, sizeof(*request), &response, sizeof(response));
-
-    std::lock_guard<std::mutex> lock(ops_mutex);
-    ops[key] = response;
-    return response;
-}
-
-static void mtp_rpc_graph_optimize(ggml_backend_t, ggml_cgraph * cgraph, ggml_backend_graph_optimize_params *) {
-    mtp_rpc_order(cgraph);
+    return ops[key] = response;
 }
 
 static mtp_rpc_device mtp_rpc_ask_device(const char * endpoint, uint32_t device) {

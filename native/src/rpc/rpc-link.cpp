@@ -3,18 +3,11 @@
 #include "ggml.h"
 #include "pymtp-abi.h"
 
-#include <cstdio>
-#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
 const char * mtp_rpc_build_id() {
     return PYMTP_BUILT_FOR;
-}
-
-void mtp_rpc_set_text(char (&to)[MTP_RPC_TEXT_MAX], const char * from) {
-    memset(to, 0, sizeof(to));
-    snprintf(to, sizeof(to), "%s", from);
 }
 
 template <class T> static void append(std::string & key, const T & value) {

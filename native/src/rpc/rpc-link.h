@@ -46,9 +46,6 @@ struct mtp_rpc_counters {
 // What this library was built from.
 const char * mtp_rpc_build_id();
 
-// Texts as the structures have them: what does not fit is cut off.
-void mtp_rpc_set_text(char (&to)[MTP_RPC_TEXT_MAX], const char * from);
-
 // Everything of an operation and its sources that a backend can look at to decide whether it has it, but no addresses.
 std::string mtp_rpc_key(uint32_t device, const ggml_tensor * op);
 
@@ -56,7 +53,7 @@ mtp_rpc_counters & mtp_rpc_counters_of(const std::string & endpoint);
 
 // Orders a graph for a server's GPU, as the CUDA backend does where the GPU is this machine's: only who allocates a graph
 // can move its nodes. Changes nothing of what is computed.
-void mtp_rpc_order(ggml_cgraph * cgraph);
+void mtp_rpc_graph_optimize(ggml_backend_t, ggml_cgraph * cgraph, struct ggml_backend_graph_optimize_params *);
 
 // Under these names: a connection that lasts as long as the result (throws mtp_rpc_error if there is
 // none), and whether the device at the other end is a CPU.

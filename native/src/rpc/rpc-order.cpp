@@ -13,7 +13,7 @@ static bool is_product(const ggml_tensor * node) {
            ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
 }
 
-void mtp_rpc_order(ggml_cgraph * cgraph) {
+void mtp_rpc_graph_optimize(ggml_backend_t, ggml_cgraph * cgraph, ggml_backend_graph_optimize_params *) {
     few_rows_gather(cgraph, [&](int i) { return is_product(cgraph->nodes[i]) && !few_rows_is_fused(cgraph, i); });
     few_rows_store_next(cgraph);
 }

@@ -4,8 +4,8 @@
 // Answers a message of pymtp's. false: it is none, or the connection is lost.
 bool rpc_server::mtp_serve(uint8_t cmd, const socket_ptr & sock) {
     if (cmd == RPC_CMD_MTP_BUILD) {
-        mtp_rpc_build response;
-        mtp_rpc_set_text(response.id, mtp_rpc_build_id());
+        mtp_rpc_build response = {};
+        snprintf(response.id, sizeof(response.id), "%s", mtp_rpc_build_id());
         response.n_devices = backends.size();
         return recv_msg(sock, nullptr, 0) && send_msg(sock, &response, sizeof(response));
     }
@@ -14,9 +14,9 @@ bool rpc_server::mtp_serve(uint8_t cmd, const socket_ptr & sock) {
         if (!recv_msg(sock, &device, sizeof(device)) || device >= backends.size()) {
             return false;
         }
-        ggml_backend_dev_t dev = ggml_backend_get_device(backends[device]);
-        mtp_rpc_device     response;
-        mtp_rpc_set_text(response.name, ggml_backend_dev_description(dev));
+        ggml_backend_dev_t dev      = ggml_backend_get_device(backends[device]);
+        mtp_rpc_device     response = {};
+        snprintf(response.name, sizeof(response.name), "%s", ggml_backend_dev_description(dev));
         response.type = ggml_backend_dev_type(dev);
         return send_msg(sock, &response, sizeof(response));
     }
