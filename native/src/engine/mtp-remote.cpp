@@ -7,18 +7,14 @@
 #include <cstring>
 #include <exception>
 
-// the one that all RPC devices have, or nullptr
-static ggml_backend_reg_t registry_of(ggml_backend_dev_t device) {
+// the one that all RPC devices have; nullptr for those of this machine
+static ggml_backend_reg_t remote_registry_of(ggml_backend_dev_t device) {
     ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(device);
     return reg && strcmp(ggml_backend_reg_name(reg), "RPC") == 0 ? reg : nullptr;
 }
 
-bool mtp_is_remote(ggml_backend_dev_t device) {
-    return registry_of(device) != nullptr;
-}
-
 bool mtp_is_cpu(ggml_backend_dev_t device) {
-    ggml_backend_reg_t remote = registry_of(device);
+    ggml_backend_reg_t remote = remote_registry_of(device);
     if (!remote) {
         return ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
     }
@@ -26,7 +22,7 @@ bool mtp_is_cpu(ggml_backend_dev_t device) {
 }
 
 int mtp_n_device_layers(const llama_model & model, int first, int n) {
-    if (!mtp_is_remote(model.devices.back().dev)) {
+    if (!remote_registry_of(model.devices.back().dev)) {
         return n;
     }
     return std::clamp((int) model.hparams.n_layer() - first, 0, n);

@@ -9,8 +9,6 @@
 
 struct llama_model;
 
-bool mtp_is_remote(ggml_backend_dev_t device);
-
 // Whether a CPU computes, here or elsewhere, with the kernels of this build.
 bool mtp_is_cpu(ggml_backend_dev_t device);
 
