@@ -14,25 +14,18 @@
 
 // --- inputs
 
-// tokens and hidden rows of one stage; what is not in the graph is nullptr
+// Tokens and hidden rows of one stage. What is not in the graph is nullptr, or has no buffer.
 class mtp_graph_input_stage : public llm_graph_input_i {
   public:
-    mtp_graph_input_stage(mtp_engine & mtp, size_t stage) : mtp(mtp), stage(stage) {}
+    mtp_graph_input_stage(mtp_engine & mtp, size_t stage) :
+        n_tokens(mtp.plan().stages[stage].ubatch.n_tokens), mtp(mtp), stage(stage) {}
 
     void set_input(const llama_ubatch *) override {
         const auto & cur = mtp.plan().stages[stage];
-        if (tokens) {
-            set(tokens, cur.ubatch.token, cur.ubatch.n_tokens);
-        }
-        if (rows_read) {
-            set(rows_read, cur.rows_read.data(), cur.rows_read.size());
-        }
-        if (rows_write) {
-            set(rows_write, cur.rows_write.data(), cur.rows_write.size());
-        }
-        if (sees_all && sees_all->buffer) { // a small cache is seen whole by all
-            set(sees_all, cur.sees_all.data(), cur.sees_all.size());
-        }
+        set(tokens, cur.ubatch.token, cur.ubatch.n_tokens);
+        set(rows_read, cur.rows_read.data(), cur.rows_read.size());
+        set(rows_write, cur.rows_write.data(), cur.rows_write.size());
+        set(sees_all, cur.sees_all.data(), cur.sees_all.size());
     }
 
     // a kept graph's stages have the same runs, as its key says; their rows are counted here
@@ -40,19 +33,21 @@ class mtp_graph_input_stage : public llm_graph_input_i {
         return stage < mtp.plan().stages.size() && mtp.plan().stages[stage].ubatch.n_tokens == n_tokens;
     }
 
-    uint32_t      n_tokens   = 0;
-    ggml_tensor * tokens     = nullptr; // I32 [n_tokens]
-    ggml_tensor * rows_read  = nullptr; // I32 [n_tokens]
-    ggml_tensor * rows_write = nullptr; // I64 [n_tokens]
-    ggml_tensor * sees_all   = nullptr; // F32 [1, n_tokens]
+    const uint32_t n_tokens;
+    ggml_tensor *  tokens     = nullptr; // I32 [n_tokens]
+    ggml_tensor *  rows_read  = nullptr; // I32 [n_tokens]
+    ggml_tensor *  rows_write = nullptr; // I64 [n_tokens]
+    ggml_tensor *  sees_all   = nullptr; // F32 [1, n_tokens]; without a buffer where all see a small cache whole
 
   private:
     mtp_engine & mtp;
     size_t       stage;
 
     template <typename T> static void set(ggml_tensor * tensor, const T * data, size_t n) {
-        GGML_ASSERT((size_t) ggml_nelements(tensor) == n);
-        ggml_backend_tensor_set(tensor, data, 0, n * sizeof(T));
+        if (tensor && tensor->buffer) {
+            GGML_ASSERT((size_t) ggml_nelements(tensor) == n);
+            ggml_backend_tensor_set(tensor, data, 0, n * sizeof(T));
+        }
     }
 };
 
@@ -181,22 +176,19 @@ class mtp_graph_builder {
     ggml_tensor * add_stage(size_t i, ggml_tensor * tokens) {
         const auto & stage = mtp.plan().stages[i];
 
-        auto input = std::make_unique<mtp_graph_input_stage>(mtp, i);
+        auto           input    = std::make_unique<mtp_graph_input_stage>(mtp, i);
+        const uint32_t n_tokens = input->n_tokens;
 
-        input->n_tokens = stage.ubatch.n_tokens;
         if (!tokens) {
-            tokens = input->tokens = new_input(GGML_TYPE_I32, stage.ubatch.n_tokens, "mtp_tokens");
+            tokens = input->tokens = new_input(GGML_TYPE_I32, n_tokens, "mtp_tokens");
         }
-        if (!stage.follows) {
-            input->rows_read = new_input(GGML_TYPE_I32, stage.ubatch.n_tokens, "mtp_rows_read");
-        }
-        if (stage.keeps) {
-            input->rows_write = new_input(GGML_TYPE_I64, stage.ubatch.n_tokens, "mtp_rows_write");
-        }
-        const auto rows_read  = input->rows_read;
-        const auto rows_write = input->rows_write;
+        ggml_tensor * rows_read  = stage.follows ? nullptr : new_input(GGML_TYPE_I32, n_tokens, "mtp_rows_read");
+        ggml_tensor * rows_write = stage.keeps ? new_input(GGML_TYPE_I64, n_tokens, "mtp_rows_write") : nullptr;
+        input->rows_read         = rows_read;
+        input->rows_write        = rows_write;
+
         if (!stage.sees_all.empty()) {
-            input->sees_all = new_input(GGML_TYPE_F32, stage.ubatch.n_tokens, "mtp_sees_all");
+            input->sees_all = new_input(GGML_TYPE_F32, n_tokens, "mtp_sees_all");
             take_picked(stage, rows_read, input->sees_all);
         } else {
             picked = {};
