@@ -18,10 +18,6 @@ static bool mtp_is_of_head(const llama_model & model, const std::string & name) 
     return sscanf(name.c_str(), "blk.%u.", &layer) == 1 && layer >= model.hparams.n_layer();
 }
 
-static bool mtp_ends_with(const std::string & text, const std::string & end) {
-    return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 void mtp_adapter_check(const llama_adapter_lora & adapter) {
     if (!adapter.alora_invocation_tokens.empty()) {
         throw std::runtime_error(
@@ -42,7 +38,7 @@ void mtp_adapter_check(const llama_adapter_lora & adapter) {
         const auto fail = [&](const std::string & why) {
             throw std::runtime_error("its tensor " + name + " " + why);
         };
-        if (ggml_n_dims(&of) < 2 || mtp_ends_with(name, "nextn.embed_tokens.weight")) {
+        if (ggml_n_dims(&of) < 2 || name.find("nextn.embed_tokens.") != name.npos) {
             fail("is for one that llama.cpp applies no adapters to");
         }
         if (a.ne[is_in ? 0 : 1] != b.ne[0] || a.ne[2] != of.ne[2] || b.ne[2] != of.ne[2] || a.ne[3] != 1 ||
