@@ -25,7 +25,8 @@ static void drop_impossible(llama_token_data_array & array) {
     array.size = std::max<size_t>(end - array.data, 1);
 }
 
-double sampler_softmax(llama_token_data_array & array) {
+// Fills in the probabilities of an array of logits, in its order.
+static void softmax(llama_token_data_array & array) {
     const float highest = highest_logit(array);
 
     double sum = 0.0;
@@ -37,7 +38,6 @@ double sampler_softmax(llama_token_data_array & array) {
     for (size_t i = 0; i < array.size; ++i) {
         array.data[i].p /= sum;
     }
-    return sum;
 }
 
 size_t sampler_draw(const llama_token_data_array & array, std::mt19937 & rng) {
@@ -334,7 +334,7 @@ bool sampler_chain::run(llama_sampler * memory, std::mt19937 & xtc_rng, const sa
         llama_sampler_apply(picker.get(), &cur);
     } else {
         drop_impossible(cur);
-        sampler_softmax(cur);
+        softmax(cur);
     }
     return true;
 }
@@ -366,7 +366,7 @@ void sampler_chain::exclude_top(std::mt19937 & rng) {
         std::sort(cur.data, cur.data + cur.size, is_higher);
         cur.sorted = true;
     }
-    sampler_softmax(cur);
+    softmax(cur);
 
     size_t n = 0;
     while (n < cur.size && cur.data[n].p >= params.xtc_threshold && !sampler_cannot_be(cur.data[n])) {

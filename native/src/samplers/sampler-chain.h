@@ -125,8 +125,5 @@ inline bool sampler_cannot_be(const llama_token_data & one) {
     return one.logit == -INFINITY;
 }
 
-// Fills in the probabilities of an array of logits, in its order. Returns their sum before they were normalised.
-double sampler_softmax(llama_token_data_array & array);
-
 // Draws an index from an array with probabilities.
 size_t sampler_draw(const llama_token_data_array & array, std::mt19937 & rng);
