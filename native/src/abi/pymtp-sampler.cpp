@@ -77,15 +77,11 @@ int32_t pymtp_grammar_check(const char * grammar) {
     });
 }
 
-[[noreturn]] static void refuse_by_grammar(int32_t token) {
-    pymtp_refuse("the grammar does not allow token %d", token);
-}
+static constexpr const char * NOT_ALLOWED = "the grammar does not allow token %d";
 
 static void accept(pymtp_sampler & sampler, int32_t token) {
     pymtp_need_tokens(&token, 1, sampler.n_vocab);
-    if (!sampler.accept(token)) {
-        refuse_by_grammar(token);
-    }
+    pymtp_refuse_if(!sampler.accept(token), NOT_ALLOWED, token);
 }
 
 int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const int32_t * token) {
@@ -101,9 +97,7 @@ int32_t pymtp_sampler_accept(pymtp_sampler * sampler, int32_t n_tokens, const in
 int32_t pymtp_sampler_assume(pymtp_sampler * sampler, int32_t token) {
     return pymtp_guard(sampler, [&](pymtp_sampler & self) {
         pymtp_need_tokens(&token, 1, self.n_vocab);
-        if (!self.assume(token)) {
-            refuse_by_grammar(token);
-        }
+        pymtp_refuse_if(!self.assume(token), NOT_ALLOWED, token);
     });
 }
 

@@ -113,14 +113,10 @@ static void need_params(const llama_model & model, const pymtp_session_params & 
     pymtp_refuse_if(params.n_draft_max > 0 && !mtp_memory_goes_back(model),
                     "llama.cpp keeps no snapshots of the states of %s models; use n_draft_max = 0",
                     llm_arch_name(model.arch));
-    if (drafts(params) && n_heads_of(model, params) == 0) {
-        pymtp_refuse("the model has no MTP head; use n_draft_max = 0");
-    }
+    pymtp_refuse_if(drafts(params) && n_heads_of(model, params) == 0, "the model has no MTP head; use n_draft_max = 0");
     const char * obstacle = drafts(params) ? mtp_obstacle(model, params.assistant) : nullptr;
-    if (obstacle) {
-        pymtp_refuse("llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
-                     params.assistant ? "assistant" : "MTP heads", llm_arch_name(model.arch), obstacle);
-    }
+    pymtp_refuse_if(obstacle, "llama.cpp cannot run the %s of %s (%s); use n_draft_max = 0",
+                    params.assistant ? "assistant" : "MTP heads", llm_arch_name(model.arch), obstacle);
     pymtp_refuse_if(!params.threads != !params.threads_batch, "threads of rounds and of prompts go together");
     for (const auto & [threads, n_threads] : { std::pair(params.threads, params.context->n_threads),
                                                std::pair(params.threads_batch, params.context->n_threads_batch) }) {

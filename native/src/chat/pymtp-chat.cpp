@@ -213,9 +213,9 @@ int32_t pymtp_chat_template_init(const llama_model * model, const char * source,
 
         auto made      = std::make_unique<pymtp_chat_template>();
         made->is_jinja = !source || !is_name_of_code(source);
-        if (source && made->is_jinja && !strchr(source, '{') && strcmp(source, "chatml") != 0) {
-            pymtp_refuse("llama.cpp has none of this name"); // else it would be the whole prompt
-        }
+        // else it would be the whole prompt
+        pymtp_refuse_if(source && made->is_jinja && !strchr(source, '{') && strcmp(source, "chatml") != 0,
+                        "llama.cpp has none of this name");
         const auto why =
             pymtp_thrown([&] { made->templates = common_chat_templates_init(model, source ? source : ""); });
         if (!why.empty()) {

@@ -102,9 +102,9 @@ static void check_projector(const llama_model & model, const mtmd_context & ctx)
     pymtp_refuse_if(mtmd_decode_use_mrope(&ctx) != (model.hparams.n_pos_per_embd() == 4),
                     "its model counts positions in a way that is not supported yet");
     const bool is_glm = model.arch == LLM_ARCH_GLM4 || model.arch == LLM_ARCH_GLM4_MOE;
-    if (is_glm && !model.hparams.use_mrope()) { // llama.cpp ends the process at the first image
-        pymtp_refuse("the model's file does not say how positions of images are counted (M-RoPE): convert it again");
-    }
+    // llama.cpp ends the process at the first image
+    pymtp_refuse_if(is_glm && !model.hparams.use_mrope(),
+                    "the model's file does not say how positions of images are counted (M-RoPE): convert it again");
 }
 
 int32_t pymtp_projector_load(const llama_model * model, const char * path, const pymtp_projector_params * params,
