@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <string>
-#include <vector>
 
 static constexpr int32_t N_ADAPTERS_MAX = 1024;
 

@@ -4,7 +4,6 @@
 #include "ggml.h"
 #include "guard.h"
 #include "llama.h"
-#include "pymtp.h"
 
 #include <atomic>
 #include <cstdio>

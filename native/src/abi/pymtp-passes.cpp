@@ -5,7 +5,6 @@
 #include "pymtp-session.h"
 
 #include <algorithm>
-#include <string>
 
 // what every row of a pass must satisfy
 static void need_rows(const pymtp_session & session, int32_t n_rows, int32_t n_rows_max, const int32_t * token,

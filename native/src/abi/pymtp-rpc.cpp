@@ -1,7 +1,6 @@
 // The C interface of devices on other machines.
 
 #include "guard.h"
-#include "pymtp.h"
 #include "rpc-link.h"
 
 #include <cstring>

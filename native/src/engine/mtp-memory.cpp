@@ -12,7 +12,6 @@
 #include "llama-memory-hybrid.h"
 #include "llama-model.h"
 #include "mtp-graph-check.h"
-#include "pymtp.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -4,7 +4,6 @@
 
 #include "ggml-backend.h"
 #include "llama-kv-cache.h"
-#include "mtp-ubatch.h"
 
 #include <array>
 #include <memory>

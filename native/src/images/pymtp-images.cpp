@@ -4,7 +4,6 @@
 #include "mtmd.h"
 #include "mtp-memory.h"
 #include "pymtp-session.h"
-#include "pymtp.h"
 
 #include <algorithm>
 #include <memory>

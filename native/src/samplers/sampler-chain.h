@@ -18,7 +18,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <memory>
 #include <random>
 #include <vector>
 

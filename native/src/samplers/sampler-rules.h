@@ -7,8 +7,6 @@
 #include "pymtp-text.h"
 #include "sampler-chain.h"
 
-#include <vector>
-
 struct sampler_rules {
     sampler_rules() = default;
     sampler_rules(const llama_vocab * vocab, const pymtp_answer_rules & rules); // throws

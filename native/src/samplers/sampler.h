@@ -8,7 +8,6 @@
 #include "sampler-rules.h"
 
 #include <deque>
-#include <memory>
 #include <random>
 #include <stdexcept>
 #include <vector>
