@@ -13,8 +13,6 @@ struct sampler_rules {
 
     sampler_rules clone() const;
 
-    bool empty() const { return !grammar && !thinking; }
-
     // From here on only texts of this grammar.
     void constrain(llama_sampler_ptr parsed) {
         grammar = std::move(parsed);

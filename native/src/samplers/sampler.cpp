@@ -39,18 +39,14 @@ bool pymtp_sampler::accept(llama_token token) {
 }
 
 bool pymtp_sampler::assume(llama_token token) {
-    if (!rules.empty()) {
-        if (!rules_now().allows(token)) {
-            return false;
-        }
-        if (n_assumed == 0) {
-            rules_ahead = rules.clone();
-        }
-        rules_ahead.accept(token);
+    if (!rules_now().allows(token)) {
+        return false;
     }
     if (n_assumed == 0) {
+        rules_ahead = rules.clone();
         memory_ahead.reset(llama_sampler_clone(memory.get()));
     }
+    rules_ahead.accept(token);
     llama_sampler_accept(memory_ahead.get(), token);
     ++n_assumed;
     return true;
