@@ -110,6 +110,14 @@ class rpc_dispatcher {
         }
     }
 
+    // Has the connection for itself while the function uses it, which returns whether that went well.
+    template <typename F> void use(F && function) {
+        std::lock_guard<std::mutex> lock(sock_mutex);
+        check();
+        is_lost = !function();
+        check();
+    }
+
     [[noreturn]] void refuse(const std::string & why) const {
         throw mtp_rpc_error("RPC server " + endpoint + " " + why);
     }
@@ -145,41 +153,33 @@ class rpc_dispatcher {
 };
 
 void rpc_dispatcher::send(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size) {
-    std::lock_guard<std::mutex> lock(sock_mutex);
-    check();
     const bool runs = cmd == RPC_CMD_GRAPH_COMPUTE || cmd == RPC_CMD_GRAPH_RECOMPUTE;
-    is_lost         = !drop_expected() || !add(cmd, input.get(), input_size) || (runs && !outbox.flush(*sock));
-    check();
+    use([&] { return drop_expected() && add(cmd, input.get(), input_size) && (!runs || outbox.flush(*sock)); });
 }
 
 void rpc_dispatcher::send(rpc_cmd cmd, std::shared_ptr<const void> input, size_t input_size, void * output,
                           size_t output_size) {
-    std::lock_guard<std::mutex> lock(sock_mutex);
-    check();
-    if (is_expected(cmd, input.get())) {
-        expected.pop_front();
-        is_lost = !receive(output, output_size);
-    } else {
+    use([&] {
+        if (is_expected(cmd, input.get())) {
+            expected.pop_front();
+            return receive(output, output_size);
+        }
         ++counters->n_answers;
-        is_lost = !drop_expected() || !add(cmd, input.get(), input_size) || !receive(output, output_size);
-    }
-    check();
+        return drop_expected() && add(cmd, input.get(), input_size) && receive(output, output_size);
+    });
 }
 
 void rpc_dispatcher::expect(const rpc_msg_get_tensor_req & request) {
-    std::lock_guard<std::mutex> lock(sock_mutex);
-    check();
-    is_lost = !add(RPC_CMD_GET_TENSOR, &request, sizeof(request));
-    check();
-    counters->n_answers += expected.empty(); // the others come with the first
-    expected.push_back(request);
+    use([&] {
+        const bool is_sent = add(RPC_CMD_GET_TENSOR, &request, sizeof(request));
+        counters->n_answers += expected.empty(); // the others come with the first
+        expected.push_back(request);
+        return is_sent;
+    });
 }
 
 void rpc_dispatcher::synchronize() {
-    std::lock_guard<std::mutex> lock(sock_mutex);
-    check();
-    is_lost = !outbox.flush(*sock);
-    check();
+    use([&] { return outbox.flush(*sock); });
 }
 
 void rpc_dispatcher::start(const std::string & endpoint) {
