@@ -67,7 +67,8 @@ static std::vector<mtp_row> need_draft(const pymtp_session & session, int32_t st
 
 // what: of which nobody has said why it failed
 [[noreturn]] static void fail_pass(const pymtp_reason & why, const char * what) {
-    pymtp_fail(why.status == PYMTP_LOST ? PYMTP_LOST : PYMTP_FAILED, "%s", why.empty() ? what : why.text);
+    const bool is_named = why.status == PYMTP_LOST || why.status == PYMTP_FULL;
+    pymtp_fail(is_named ? why.status : PYMTP_FAILED, "%s", why.empty() ? what : why.text);
 }
 
 // Runs a draft on its rows. If it fails, the cells that it took are given back.

@@ -303,19 +303,14 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
 
         const std::lock_guard<std::mutex> lock(encoding());
 
-        try {
-            pymtp_run_pass(self, { { 0, pos, seq, false } }, [&] {
-                const float * embd = encode(*held, image);
-                return self.mtp->decode_image({ seq, pos, n_pos, n_rows, n_heads }, embd,
-                                              positions(image, pos, model.hparams.n_pos_per_embd()));
-            });
-        } catch (const pymtp_failure & failure) {
-            if (failure.status != PYMTP_FULL) {
-                throw;
+        pymtp_run_pass(self, { { 0, pos, seq, false } }, [&] {
+            const float * embd = encode(*held, image);
+            const int32_t res  = self.mtp->decode_image({ seq, pos, n_pos, n_rows, n_heads }, embd,
+                                                        positions(image, pos, model.hparams.n_pos_per_embd()));
+            if (res == 1) {
+                fail_full(); // not as a pass that is left undone: earlier ubatches may have gone through
             }
-            // earlier ubatches may have gone through
-            pymtp_thrown([&] { pymtp_truncate(self, seq, self.last_pass.empty() ? pos : 0); });
-            fail_full();
-        }
+            return res;
+        });
     });
 }
