@@ -182,15 +182,14 @@ void mtp_engine::discard(llama_seq_id seq, llama_pos pos, int32_t n) {
     ctx.memory_update(false);
     heads.discard(seq, pos, n);
     update_own_memory();
-    if (mtp_memory_has_shift(ctx.memory.get()) || (heads.own_memory() && mtp_memory_has_shift(heads.own_memory()))) {
+    if (mtp_memory_has_shift(ctx.memory.get()) || mtp_memory_has_shift(heads.own_memory())) {
         throw std::runtime_error("the memory for moving the keys of the cache has run out");
     }
 }
 
 std::string mtp_engine::shift_obstacle() {
     const auto res = mtp_memory_shift_obstacle(ctx.memory.get(), ctx, ctx.backend_ptrs);
-    return res.empty() && heads.own_memory() ? mtp_memory_shift_obstacle(heads.own_memory(), ctx, ctx.backend_ptrs) :
-                                               res;
+    return res.empty() ? mtp_memory_shift_obstacle(heads.own_memory(), ctx, ctx.backend_ptrs) : res;
 }
 
 void mtp_engine::update_own_memory() {

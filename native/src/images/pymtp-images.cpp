@@ -64,11 +64,7 @@ struct pymtp_media {
 
 static constexpr int32_t N_PARTS_MAX = 1 << 16;
 
-// a projector has one scheduler
-static std::mutex & encoding() {
-    static std::mutex & mutex = *new std::mutex;
-    return mutex;
-}
+static std::mutex g_encoding; // a projector has one scheduler
 
 // why llama.cpp could not do something
 static std::string reason(const pymtp_catch_asserts & asserts, const char * otherwise) {
@@ -122,7 +118,7 @@ int32_t pymtp_projector_load(const llama_model * model, const char * path, const
         native.image_min_tokens = asked.n_rows_min;
         native.image_max_tokens = asked.n_rows_max;
 
-        const std::lock_guard<std::mutex> lock(encoding());
+        const std::lock_guard<std::mutex> lock(g_encoding);
         const pymtp_catch_asserts         asserts;
 
         follow_log();
@@ -250,7 +246,7 @@ int32_t pymtp_media_encode(const pymtp_media * media, int32_t i, int32_t n_rows,
         pymtp_refuse_if(n_rows != (int32_t) mtmd_input_chunk_get_n_tokens(&image) || n_embd < 1,
                         "chunk %d has %zu rows, not %d", i, mtmd_input_chunk_get_n_tokens(&image), n_rows);
         pymtp_need(embd, "the rows");
-        const std::lock_guard<std::mutex> lock(encoding());
+        const std::lock_guard<std::mutex> lock(g_encoding);
         std::copy_n(encode(self, image), (size_t) n_rows * n_embd, embd);
     });
 }
@@ -301,7 +297,7 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
 
         self.padder->drop();
 
-        const std::lock_guard<std::mutex> lock(encoding());
+        const std::lock_guard<std::mutex> lock(g_encoding);
 
         pymtp_run_pass(self, { { 0, pos, seq, false } }, [&] {
             const float * embd = encode(*held, image);
