@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
+#include <utility>
 
 extern const few_rows_type FEW_ROWS_q8_0, FEW_ROWS_q4_0, FEW_ROWS_q5_0, FEW_ROWS_iq4_nl, FEW_ROWS_mxfp4, FEW_ROWS_q3_K,
     FEW_ROWS_q4_K, FEW_ROWS_q5_K, FEW_ROWS_q6_K, FEW_ROWS_iq4_xs;
@@ -14,30 +16,16 @@ extern const few_rows_type FEW_ROWS_q8_0, FEW_ROWS_q4_0, FEW_ROWS_q5_0, FEW_ROWS
 static_assert(MANY_ROWS_COLUMNS_MAX == FEW_ROWS_GATHERED_MAX, "an RPC client gathers other products than the device");
 
 static const few_rows_type * few_rows_find(ggml_type type) {
-    switch (type) {
-        case GGML_TYPE_Q8_0:
-            return &FEW_ROWS_q8_0;
-        case GGML_TYPE_Q4_0:
-            return &FEW_ROWS_q4_0;
-        case GGML_TYPE_Q5_0:
-            return &FEW_ROWS_q5_0;
-        case GGML_TYPE_IQ4_NL:
-            return &FEW_ROWS_iq4_nl;
-        case GGML_TYPE_MXFP4:
-            return &FEW_ROWS_mxfp4;
-        case GGML_TYPE_Q3_K:
-            return &FEW_ROWS_q3_K;
-        case GGML_TYPE_Q4_K:
-            return &FEW_ROWS_q4_K;
-        case GGML_TYPE_Q5_K:
-            return &FEW_ROWS_q5_K;
-        case GGML_TYPE_Q6_K:
-            return &FEW_ROWS_q6_K;
-        case GGML_TYPE_IQ4_XS:
-            return &FEW_ROWS_iq4_xs;
-        default:
-            return nullptr;
-    }
+    static constexpr std::pair<ggml_type, const few_rows_type *> ALL[] = {
+        { GGML_TYPE_Q8_0, &FEW_ROWS_q8_0 },   { GGML_TYPE_Q4_0, &FEW_ROWS_q4_0 },
+        { GGML_TYPE_Q5_0, &FEW_ROWS_q5_0 },   { GGML_TYPE_IQ4_NL, &FEW_ROWS_iq4_nl },
+        { GGML_TYPE_MXFP4, &FEW_ROWS_mxfp4 }, { GGML_TYPE_Q3_K, &FEW_ROWS_q3_K },
+        { GGML_TYPE_Q4_K, &FEW_ROWS_q4_K },   { GGML_TYPE_Q5_K, &FEW_ROWS_q5_K },
+        { GGML_TYPE_Q6_K, &FEW_ROWS_q6_K },   { GGML_TYPE_IQ4_XS, &FEW_ROWS_iq4_xs },
+    };
+    const auto found =
+        std::find_if(std::begin(ALL), std::end(ALL), [&](const auto & each) { return each.first == type; });
+    return found == std::end(ALL) ? nullptr : found->second;
 }
 
 static std::atomic<size_t> g_shared_limit{ SIZE_MAX };
