@@ -73,12 +73,17 @@ def tree_files(root: Path) -> dict[str, Path]:
     return {name: found[name] for name in sorted(found) if is_needed(name)}
 
 
-def tree_digest(root: Path) -> str:
-    """One sha256 over names and contents of the needed files: independent of times, modes and other files."""
+def digest_of(files: dict[str, Path]) -> str:
+    """One sha256 over names and contents, in their order: independent of times and modes."""
     digest = hashlib.sha256()
-    for name, path in tree_files(root).items():
+    for name, path in files.items():
         digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()
+
+
+def tree_digest(root: Path) -> str:
+    """The digest of the needed files below root."""
+    return digest_of(tree_files(root))
 
 
 def check_archive(archive: Path, pin: Pin) -> None:

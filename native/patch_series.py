@@ -3,14 +3,13 @@
 Knows patch files and a tree to apply them to; not where that tree comes from.
 """
 
-import hashlib
 import os
 import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_cpp_source import PrepareError
+from llama_cpp_source import PrepareError, digest_of
 
 AUTHOR = "pymtp <pymtp@localhost>"
 HERE = Path(__file__).resolve().parent
@@ -66,12 +65,9 @@ def patch_paths(folder: Path) -> list[Path]:
 
 
 def series_hash(pin: Path, folder: Path, more: dict[str, Path] | None = None) -> str:
-    """sha256 over the pin, the patches and further files by their names: names and contents, in sorted order."""
+    """The digest of the pin, the patches and further files by their names, in sorted order."""
     files = {path.name: path for path in [pin, *patch_paths(folder)]} | dict(sorted((more or {}).items()))
-    digest = hashlib.sha256()
-    for name, path in files.items():
-        digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return digest.hexdigest()
+    return digest_of(files)
 
 
 def apply(patch: Path, tree: Path) -> None:
