@@ -8,11 +8,8 @@ from pymtp.binding.library import check, ffi, lib
 class RpcCounters(NamedTuple):
     """What was sent to an RPC server since the process began."""
 
-    n_messages: int
     n_answers: int
-    """Messages whose answers were waited for."""
-    n_bytes_sent: int
-    n_bytes_received: int
+    """Those that were waited for."""
     n_graphs_sent: int
     """A server keeps the graphs that it was sent."""
     n_graphs_run: int

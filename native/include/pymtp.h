@@ -315,10 +315,7 @@ int32_t pymtp_convert_rows(int32_t from, int32_t to, int64_t n_rows, int64_t n_p
 
 // since the process began, of all connections to a server
 struct pymtp_rpc_counters {
-    int64_t n_messages; // sent
-    int64_t n_answers;  // of these, those that were waited for
-    int64_t n_bytes_sent;
-    int64_t n_bytes_received;
+    int64_t n_answers;     // that were waited for
     int64_t n_graphs_sent; // a server keeps the graphs that it was sent
     int64_t n_graphs_run;
 };

@@ -52,8 +52,7 @@ ggml_backend_device * pymtp_rpc_device(const pymtp_rpc * rpc, int32_t i) {
 int32_t pymtp_rpc_count(const char * endpoint, pymtp_rpc_counters * counters) {
     return pymtp_guard([&] {
         const auto & of = rpc_function<mtp_rpc_counters_t>("mtp_rpc_counters_of")(need_endpoint(endpoint));
-        pymtp_need(counters, "the counters") = { of.n_messages,       of.n_answers,     of.n_bytes_sent,
-                                                 of.n_bytes_received, of.n_graphs_sent, of.n_graphs_run };
+        pymtp_need(counters, "the counters") = { of.n_answers, of.n_graphs_sent, of.n_graphs_run };
     });
 }
 

@@ -124,13 +124,10 @@ class rpc_dispatcher {
 
     // Whether these went through.
     bool add(rpc_cmd cmd, const void * input, size_t input_size) {
-        ++counters->n_messages;
-        counters->n_bytes_sent += input_size;
         return outbox.add(*sock, { (uint8_t) cmd }, input, input_size);
     }
 
     bool receive(void * output, size_t output_size) {
-        counters->n_bytes_received += output_size;
         return outbox.flush(*sock) && recv_msg(sock, output, output_size);
     }
 

@@ -35,10 +35,7 @@ struct mtp_rpc_device {
 
 // of an endpoint, since the process began
 struct mtp_rpc_counters {
-    std::atomic<int64_t> n_messages{ 0 };
     std::atomic<int64_t> n_answers{ 0 };
-    std::atomic<int64_t> n_bytes_sent{ 0 };
-    std::atomic<int64_t> n_bytes_received{ 0 };
     std::atomic<int64_t> n_graphs_sent{ 0 };
     std::atomic<int64_t> n_graphs_run{ 0 };
 };
