@@ -331,7 +331,7 @@ int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, co
         if (!token && !rows) {
             forget_outputs(self);
             // repacked matrices keep rows in groups
-            self.mtp->change_vocab().limit(std::min(n_vocab, GGML_PAD(n_tokens, 32)));
+            self.mtp->change_vocab().limit(std::min(n_vocab, GGML_PAD(n_tokens, 32)), {}, -1, -1, {});
             return;
         }
         std::vector<llama_token> listed;

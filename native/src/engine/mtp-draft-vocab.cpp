@@ -19,8 +19,7 @@ static int32_t mtp_vocab_usable(const llama_vocab & vocab) {
 }
 
 mtp_draft_vocab::mtp_draft_vocab(const llama_model & trunk, const llama_model & head_model, int32_t n_heads) :
-    trunk(trunk), head_model(head_model), n_heads(n_heads), n_tokens_usable(mtp_vocab_usable(trunk.vocab)),
-    n(trunk.vocab.n_tokens()) {
+    trunk(trunk), head_model(head_model), n_tokens_usable(mtp_vocab_usable(trunk.vocab)), n(trunk.vocab.n_tokens()) {
     if (n_heads > 0) {
         fill_bias(); // what memory it takes is taken before drafts are limited
     }
@@ -29,13 +28,6 @@ mtp_draft_vocab::mtp_draft_vocab(const llama_model & trunk, const llama_model & 
 ggml_tensor * mtp_draft_vocab::output_matrix(int32_t head) const {
     const auto & layer = head_model.layers[head_model.hparams.n_layer() + head];
     return layer.nextn.shared_head_head ? layer.nextn.shared_head_head : head_model.output;
-}
-
-void mtp_draft_vocab::limit(int32_t n_first) {
-    n = n_first;
-    listed.clear();
-    matrices.clear();
-    fill_bias();
 }
 
 // Where a matrix like `of` can be, with n_rows rows of a type: next to it, unless the kind of memory only takes
@@ -78,14 +70,14 @@ void mtp_draft_vocab::limit(int32_t n_rows, const std::vector<llama_token> & tok
                             const std::vector<const void *> & rows) {
     // all memory first: if it runs out, nothing has changed
     mtp_device_tensor              new_mem;
-    std::vector<mtp_device_tensor> new_matrices(n_heads);
+    std::vector<mtp_device_tensor> new_matrices(rows.size());
 
     if (!tokens.empty()) {
         auto * ids = new_mem.alloc("mtp_draft_vocab", GGML_TYPE_I32, 1, n_rows,
                                    ggml_backend_dev_buffer_type(trunk.dev_output()));
         ggml_backend_tensor_set(ids, tokens.data(), 0, ggml_nbytes(ids));
     }
-    for (int32_t head = 0; head < n_heads; ++head) {
+    for (size_t head = 0; head < rows.size(); ++head) {
         auto * const    of   = output_matrix(head);
         const ggml_type from = type < 0 ? of->type : (ggml_type) type;
         // heads may share one

@@ -14,13 +14,10 @@ class mtp_draft_vocab {
     // head_model: the one whose layers from n_layer() on are the heads. Throws if memory runs out
     mtp_draft_vocab(const llama_model & trunk, const llama_model & head_model, int32_t n_heads);
 
-    // Limits drafts to the first n tokens of the vocabulary (all of them: to none).
-    void limit(int32_t n);
-
-    // Limits drafts to these tokens, none: to the first n, and has them multiply with matrices of their own. rows[h]: n
-    // rows of head h's output matrix, one after another; in its type (-1), or in another one. to: the type that they are
-    // converted to, which needs no calibration data and whose blocks fit a row; -1: they stay as they are. Throws if
-    // memory runs out; the limit is then as it was.
+    // Limits drafts to n tokens: these, or the first ones (all of them: to none). rows[h]: n rows of head h's output
+    // matrix, one after another, which drafts multiply with; in its type (-1), or in another one; empty: the first ones of
+    // the model's own. to: the type that they are converted to, which needs no calibration data and whose blocks fit a
+    // row; -1: they stay as they are. Throws if memory runs out; the limit is then as it was.
     void limit(int32_t n, const std::vector<llama_token> & tokens, int32_t type, int32_t to,
                const std::vector<const void *> & rows);
 
@@ -60,7 +57,6 @@ class mtp_draft_vocab {
   private:
     const llama_model & trunk;
     const llama_model & head_model;
-    const int32_t       n_heads;
     const int32_t       n_tokens_usable;
 
     int32_t                  n;
