@@ -11,6 +11,7 @@ import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
 from jobs import Ready, Report
+from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.policy import DraftPolicy, PassCosts
 from pymtp.engine.session import Counters
@@ -348,6 +349,26 @@ def test_sequences_keep_their_own_draft_lengths_where_only_equal_rows_share_a_pa
         assert [len(chunk.tokens) for chunk in session.passes[-1]] == [1, 2, 3]
     run(work)
     assert texts(*three) == [plain_text([i, 1], 40) for i in range(3)]
+
+
+def test_a_fixed_length_beside_an_adaptive_one_stays_what_was_asked_for() -> None:
+    """Out of step: the fixed one begins when the other one has drafted for a while, and ends before it."""
+    session = FakeSession(n_seq_max=2)
+    drafter = AdaptiveDrafter(session, MtpDrafter(session), None)  # type: ignore[arg-type]
+    work = Scheduler(session, drafter, policy=drafter.policy, clock=Ticks())  # type: ignore[arg-type]
+    adaptive, fixed = sequence(session, [0, 1], 200, adapts=True), sequence(session, [1, 1], 60, draft_max=2)
+    submit(work, adaptive)
+    lengths: dict[int, list[int]] = {0: [], 1: []}
+    for i, _ in enumerate(steps(work)):
+        if i == 30:
+            submit(work, fixed)
+        for chunk in session.passes[-1]:
+            lengths[chunk.sequence].append(len(chunk.tokens))
+    assert texts(adaptive, fixed) == [plain_text([0, 1], 200), plain_text([1, 1], 60)]
+    prompt, *rounds, _ = lengths[1]
+    assert prompt == 2 and set(rounds) == {3}
+    assert {1, 4} <= set(lengths[0][1:-3])
+    assert adaptive.stats.accepted > 0 and fixed.stats.accepted > 0
 
 
 @pytest.mark.parametrize("needs_equal_rows", [True, False])
