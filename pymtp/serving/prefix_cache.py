@@ -83,7 +83,7 @@ class PrefixFiles:
     def heads(self) -> Iterator[tuple[Path, Kept]]:
         """Those that the model can restore, the one that was unused for longest first."""
         for path, _ in self._by_use():
-            with suppress(OSError, msgspec.MsgspecError), path.open("rb") as file:
+            with suppress(OSError, ValueError), path.open("rb") as file:
                 head = msgspec.json.decode(file.readline(_HEAD_MAX), type=Kept)
                 if self._fits(file.read(snapshot.HEAD_BYTES)):
                     yield path, head
