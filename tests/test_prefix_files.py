@@ -151,6 +151,21 @@ def test_what_cannot_be_used_is_computed_again(load: Callable[..., Model], tmp_p
         assert answer(model, LONG)[1].n_cached > 0
 
 
+def test_a_folder_that_is_lost_ends_no_text(load: Callable[..., Model], tmp_path: Path) -> None:
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    with load() as model:
+        model.slots.keep_prefixes(ROOM)
+        model.slots.keep_files(folder, ROOM)
+        text, _ = answer(model, LONG)
+        model.slots.write_files()
+        folder.rename(other)
+        folder.touch()  # what is below cannot even be looked up
+        answer(model, LONG + text + " And then")  # in place of what the file has
+        for i in range(3):
+            answer(model, f"{i} {LONG}")
+        model.slots.write_files()
+
+
 def test_a_server_finds_its_prompts_again(tmp_path: Path) -> None:
     def load() -> Model:
         return Model(n_ctx=512, n_threads=1, n_seq_max=2)

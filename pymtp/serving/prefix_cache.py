@@ -58,7 +58,7 @@ class Saved:
     @property
     def is_there(self) -> bool:
         """Whether it can be had: other processes may have dropped its file."""
-        return self.data is not None or (self.path is not None and self.path.exists())
+        return self.data is not None or (self.path is not None and os.path.exists(self.path))
 
     @property
     def n_bytes(self) -> int:
@@ -125,7 +125,7 @@ class PrefixFiles:
         for path, n in files:
             if n_bytes <= self._n_bytes_max:
                 return
-            path.unlink(missing_ok=True)
+            _drop(path)
             n_bytes -= n
 
 
@@ -150,7 +150,7 @@ class PrefixCache:
             if not saved.kept.begins_with(each.kept):
                 kept.append(each)
             elif each.path and each.path != saved.path:
-                each.path.unlink(missing_ok=True)
+                _drop(each.path)
         self._saved = [*kept, saved]
         self.limit(self._n_bytes_max)
 
@@ -208,10 +208,16 @@ class PrefixCache:
         """Drop the one that was found last, as it cannot be restored."""
         saved = self._saved.pop()
         if saved.path:
-            saved.path.unlink(missing_ok=True)
+            _drop(saved.path)
 
     def clear(self) -> None:
         """Drop all of them from memory."""
         self._saved = [each for each in self._saved if each.path]
         for each in self._saved:
             each.data = None
+
+
+def _drop(path: Path) -> None:
+    """Remove a file, unless it is gone, or its folder can no longer be written: texts do not depend on it."""
+    with suppress(OSError):
+        path.unlink()
