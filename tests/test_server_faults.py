@@ -345,6 +345,25 @@ def test_a_head_without_end_is_refused(server: Client, start: bytes) -> None:
             assert error["code"] == 431
 
 
+@pytest.mark.parametrize("line", [b"X: " + b"a" * 995 + b"\r\n", b"a" * 1000])
+def test_trailers_without_end_are_not_read(server: Client, line: bytes) -> None:
+    start = b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: a\r\nY: "
+    address = ("127.0.0.1", server.port)
+    with socket.create_connection(address, timeout=SOON_S) as connection, pytest.raises(ConnectionError):
+        connection.sendall(start)
+        for _ in range(20_000):
+            connection.sendall(line)
+
+
+def test_short_trailers_and_small_chunks_are_no_long_head(server: Client) -> None:
+    data = b'{"content": "' + b"a " * 50_000 + b'"}'
+    chunks = b"".join(b"1\r\n%c\r\n" % each for each in data)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=SOON_S) as connection:
+        head = b"POST /tokenize HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head + chunks + b"0\r\nX: a\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+
+
 def test_a_large_body_after_a_short_head_is_no_long_head(server: Client) -> None:
     reply = server.post("/tokenize", content="a " * 200_000)
     assert reply.status == 200 and len(reply.json["tokens"]) > 100_000

@@ -42,8 +42,8 @@ class Connection(HttpToolsProtocol):
     """Closes what sends no complete head in time, or does not read, and answers 431 to a head without end."""
 
     _n_head = 0
-    """Bytes of a head that is not complete."""
-    _in_head = False
+    """Bytes that have come since the message began, or since its latest part that is not a header: trailers count."""
+    _in_head = _in_message = _has_part = False
     _timer: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
 
@@ -65,23 +65,38 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
+        self._has_part = False
         super().data_received(data)
-        if self._in_head:
+        if self._in_message and not self._has_part:
             self._n_head += len(data)
             if self._n_head > HEAD_BYTES_MAX and not self.transport.is_closing():
-                self.transport.write(_TOO_LONG)
+                if self._in_head:  # else an answer may be under way, or complete
+                    self.transport.write(_TOO_LONG)
                 self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head = True
+        self._in_head = self._in_message = True
+        self._n_head = 0
         self._await_head()
 
     def on_headers_complete(self) -> None:
         _cancel(self._timer)
         self._timer = None
-        self._in_head, self._n_head = False, 0
+        self._in_head = False
+        self._end_part()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._end_part()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_message = False
+        super().on_message_complete()
+
+    def _end_part(self) -> None:
+        self._n_head, self._has_part = 0, True
 
     def _await_head(self) -> None:
         if self._timer is None:
