@@ -345,6 +345,28 @@ def test_a_head_without_end_is_refused(server: Client, start: bytes) -> None:
             assert error["code"] == 431
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_an_offer_of_another_protocol_does_not_lose_the_body(server: Client, parts: int, *, is_chunked: bool) -> None:
+    body = b'{"content": "a b"}'
+    length = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: %d" % len(body)
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if is_chunked else body
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk"
+    head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\n%b\r\n%b\r\n\r\n" % (offer, length)
+    sent = [head, body] if parts == 2 else [head + body]
+    with socket.create_connection(("127.0.0.1", server.port), timeout=SOON_S) as connection:
+        for n in range(2):
+            for part in sent:
+                connection.sendall(part)
+                time.sleep(0.05)
+            reply = b""
+            while not reply.endswith(b"}"):
+                data = connection.recv(1000)
+                assert data, (n, reply)
+                reply += data
+            assert reply.startswith(b"HTTP/1.1 200") and b'"tokens":[' in reply, n
+
+
 @pytest.mark.parametrize("line", [b"X: " + b"a" * 995 + b"\r\n", b"a" * 1000])
 def test_trailers_without_end_are_not_read(server: Client, line: bytes) -> None:
     start = b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: a\r\nY: "

@@ -4,7 +4,9 @@ Owns these limits, which uvicorn does not have with its faster parser. Knows byt
 """
 
 import asyncio
+from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES_MAX = 64 << 10
@@ -38,6 +40,31 @@ class _AsWritten(bytes):
         return self
 
 
+class _Parser:
+    """httptools' parser, to which nobody offers another protocol.
+
+    Java's client offers HTTP/2 (`Upgrade: h2c`) with its first request, and sends the body all the same; httptools
+    leaves that to the other protocol, which there is not. The request is parsed once more then, without the offer.
+    """
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection, self._parser = connection, httptools.HttpRequestParser(connection)
+
+    def feed_data(self, data: bytes) -> None:
+        while True:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                if self._parser.get_method() == b"CONNECT":
+                    raise httptools.HttpParserError("this is no proxy") from None
+                data = self._connection.head_without_offer() + data[offer.args[0] :]
+                self._parser = httptools.HttpRequestParser(self._connection)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+
 class Connection(HttpToolsProtocol):
     """Closes what sends no complete head in time, or does not read, and answers 431 to a head without end."""
 
@@ -46,6 +73,10 @@ class Connection(HttpToolsProtocol):
     _in_head = _in_message = _has_part = False
     _timer: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.parser = _Parser(self)  # type: ignore[assignment]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -81,6 +112,8 @@ class Connection(HttpToolsProtocol):
         self._await_head()
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return  # it comes again: see _Parser
         _cancel(self._timer)
         self._timer = None
         self._in_head = False
@@ -92,8 +125,16 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._in_message = False
         super().on_message_complete()
+
+    def head_without_offer(self) -> bytes:
+        """The head that was parsed last, without the name of another protocol."""
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        headers = [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([b"%b %b HTTP/%b" % (method, self.url, version), *headers, b"", b""])
 
     def _end_part(self) -> None:
         self._n_head, self._has_part = 0, True
