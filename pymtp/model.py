@@ -45,7 +45,7 @@ from pymtp.serving.params import GenerationParams, with_options
 from pymtp.serving.request import Request
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.statistics import Stats
-from pymtp.text.files import StrPath
+from pymtp.text.files import StrPath, path_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -130,8 +130,8 @@ class Model:
 
     def _start(self, weights: Weights, choice: DraftChoice) -> None:
         session, traits = self.session, choice.drafter.traits
-        adapters = ", ".join(adapter.path.name for adapter in weights.adapters)
-        name = self.info.path.name + (f" with {adapters}" if adapters else "")
+        adapters = ", ".join(path_text(adapter.path.name) for adapter in weights.adapters)
+        name = path_text(self.info.path.name) + (f" with {adapters}" if adapters else "")
         self._traits = ModelTraits(
             self.vocabulary, traits, session.n_ctx, session.n_draft_max, len(weights.adapters), name=name
         )

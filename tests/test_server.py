@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from starlette.requests import Request
@@ -456,6 +459,20 @@ def test_models_are_found_by_name_though_their_file_is_gone(embedded_model: Path
     assert listed["data"][0]["meta"]["size"] == size
     assert (missing.status, missing.json["error"]["type"]) == (404, "not_found_error")
     assert (of_anthropic.status, of_anthropic.json["type"]) == (404, "error")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are Unicode there")
+def test_a_model_whose_name_is_not_utf_8_answers(embedded_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"a\xff.gguf")
+    path.symlink_to(embedded_model)
+    name = "a\ufffd.gguf"
+    with running(lambda: Model(path, n_ctx=64)) as client:
+        assert client.get("/v1/models").json["data"][0]["id"] == name
+        assert client.get(f"/v1/models/{quote(name)}").status == 200
+        assert client.get("/props").json["model_path"].endswith(name)
+        assert client.post("/completion", prompt=PROMPT, n_predict=1).json["model"] == name
+        body = {"messages": MESSAGES, "max_tokens": 1, "stream": True}
+        assert client.post("/v1/chat/completions", **body).events[0]["model"] == name
 
 
 def test_what_was_turned_off_is_not_asked_for_again(server: Client) -> None:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pymtp.loading.images import IMAGE_MARKER
+from pymtp.text.files import path_text
 
 from . import reports
 from .bodies import read
@@ -38,7 +39,7 @@ async def props(request: Request) -> Response:
             "total_slots": served.n_slots,
             "model_alias": served.name,
             "model_ftype": model.info.quantization,
-            "model_path": str(model.info.path),
+            "model_path": path_text(model.info.path),
             "modalities": {"vision": model.projector is not None, "video": False, "audio": False},
             "media_marker": IMAGE_MARKER,
             "endpoint_slots": settings.has_slots,
@@ -62,7 +63,9 @@ async def set_props(request: Request) -> Response:
 async def adapters(request: Request) -> Response:
     shown = ("scale", "task_name", "prompt_prefix")
     found = enumerate(served_by(request).model.adapters)
-    return json_response([{"id": i, "path": str(one.path)} | {x: getattr(one, x) for x in shown} for i, one in found])
+    return json_response(
+        [{"id": i, "path": path_text(one.path)} | {x: getattr(one, x) for x in shown} for i, one in found]
+    )
 
 
 async def scale_adapters(request: Request) -> Response:
@@ -89,7 +92,7 @@ async def models(request: Request) -> Response:
 async def model(request: Request) -> Response:
     """GET /v1/models/{id}: the model under any of its names."""
     served, asked = served_by(request), request.path_params["id"]
-    if asked not in (served.name, served.model.info.path.name, *served.settings.aliases):
+    if asked not in (served.name, path_text(served.model.info.path.name), *served.settings.aliases):
         raise ApiError(404, f"there is no model {asked!r}: this server has {served.name}")
     return json_response(_model(served))
 

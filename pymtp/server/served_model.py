@@ -22,6 +22,7 @@ from pymtp.loading.vocabulary import Vocabulary
 from pymtp.model import Model
 from pymtp.placement.devices import host_free_bytes
 from pymtp.serving.params import GenerationParams, with_options
+from pymtp.text.files import path_text
 
 from .answer import LiveAnswer
 from .errors import ApiError, busy, invalid, unavailable
@@ -133,7 +134,7 @@ class ServedModel:
 
     @property
     def name(self) -> str:
-        return min(self.settings.aliases) if self.settings.aliases else self.model.info.path.name
+        return min(self.settings.aliases) if self.settings.aliases else path_text(self.model.info.path.name)
 
     @property
     def cache_scope(self) -> str:
@@ -310,7 +311,7 @@ class ServedModel:
             self._model.slots.keep_files(self.settings.cache_dir, self.settings.cache_disk_bytes)
         if self.phase == "loading":
             self.phase, self.error = "ready", None
-            log("model loaded", model=self._model.info.path.name, **_room(self._model))
+            log("model loaded", model=path_text(self._model.info.path.name), **_room(self._model))
 
     def _restart(self, error: BackendError) -> None:
         """The engine has failed: all that it had is lost. Load the model again, once, or whenever a machine is back."""

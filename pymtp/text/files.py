@@ -52,6 +52,11 @@ def read_text_record(path: StrPath) -> str:
     return _decoded(read_record(path), path)
 
 
+def path_text(path: StrPath) -> str:
+    """The path as valid Unicode, for those who read of it: bytes of its name that are not UTF-8 become U+FFFD."""
+    return os.fsencode(path).decode("utf-8", errors="replace")
+
+
 def make_own_folder(path: Path, parameter: str) -> None:
     """Make a folder for this user alone, unless it is there. Raises InvalidParameter if it cannot be written."""
     try:
