@@ -116,6 +116,13 @@ def test_a_full_cache_takes_slots_from_the_newest_and_loses_nothing(load: Callab
         assert [len(each.tokens) for each in many] == [60] * 5
 
 
+def test_no_more_of_a_prompt_was_cached_than_it_has(load: Callable[..., Model]) -> None:
+    with load(n_seq_max=3, n_cells=128, n_ctx=128) as model:
+        many = [model.generate(FRANCE, **OPTIONS | {"max_tokens": 80}) for _ in range(3)]
+        assert all(map(finish, many))  # one that begins again continues the text of another, which is the same
+        assert all(each.n_cached < each.n_prompt for each in many)
+
+
 @needs_exact_texts
 @pytest.mark.parametrize("draft", ["none", "mtp"])
 def test_a_full_context_lets_go_of_its_oldest_part(draft: Any, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class Admission:
             sequence.slot = slot = self.slots.choose(keys, scope=scope, slot=job.slot)
             # before anything that can fail: whoever ends all jobs has to find it
             self.running[slot] = found
-            sequence.n_decoded = sequence.n_cached = self.slots.take(slot, keys, scope=scope)
+            sequence.begin(self.slots.take(slot, keys, scope=scope))
         if len(self.running) > n_before:
             self._reduce_logits()
 

@@ -242,6 +242,12 @@ class TokenSequence:
         self._n_given = min(self._n_given, self.n_decoded)
         self.is_shifted, self.finish_reason = True, None
 
+    def begin(self, n: int) -> None:
+        """It has a slot, whose cache has its first `n` tokens."""
+        self.n_decoded = n
+        if self._n_given == self.n_prompt:  # else it begins again, and may continue another text
+            self.n_cached = n
+
     def begin_again(self) -> None:
         """Its slot was taken from it: all of its tokens are to be decoded again."""
         self.slot = None
