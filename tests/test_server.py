@@ -353,6 +353,15 @@ def test_a_key_is_needed_where_there_are_some() -> None:
             assert client.send("POST", "/v1/completions", body, headers).status == 200
 
 
+def test_a_key_may_have_any_characters() -> None:
+    settings = ServerSettings(api_keys=("schl\u00fcssel", "\u9375", os.fsdecode(b"\xff")))
+    with running(load, settings) as client:
+        for key in settings.api_keys:
+            given = os.fsencode(key).decode("latin-1")  # http.client sends these bytes
+            assert client.get("/v1/models", Authorization=f"Bearer {given}").status == 200
+            assert client.get("/v1/models", Authorization=f"Bearer {given}x").status == 401
+
+
 def test_more_requests_than_may_wait_are_told_when_to_come_back() -> None:
     settings = ServerSettings(params=GenerationParams(max_tokens=150, ignore_eos=True), n_queue_max=1)
     with running(load, settings) as client:

@@ -41,7 +41,7 @@ class Access:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, public: frozenset[str]) -> None:
         self._app, self._settings, self._public = app, settings, public | PUBLIC
-        self._keys = [key.encode() for key in settings.api_keys]
+        self._keys = [key.encode(errors="surrogateescape") for key in settings.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -95,7 +95,7 @@ class Access:
         """A hash of the key that a request came with; "" if none is needed. Raises ApiError for one that is wrong."""
         if not self._keys:
             return ""
-        key = (asked.get("authorization") or asked.get("x-api-key") or "").removeprefix("Bearer ").encode()
+        key = (asked.get("authorization") or asked.get("x-api-key") or "").removeprefix("Bearer ").encode("latin-1")
         # all of them are compared, in a time that says nothing of how much was right
         if not sum(hmac.compare_digest(key, each) for each in self._keys):
             raise ApiError(401, "Invalid API Key", headers={"WWW-Authenticate": "Bearer"})
