@@ -127,7 +127,7 @@ def test_the_assistants_last_message_is_continued() -> None:
     assert prompt.text.endswith("Hel")
     parser = prompt.parse()
     deltas = parser.push("lo") + parser.finish()
-    assert "".join(delta.content for delta in deltas) == "lo"
+    assert "".join(delta.content for delta in deltas) == "lo" == parser.message.content
 
 
 @pytest.mark.parametrize(

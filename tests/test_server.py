@@ -655,6 +655,26 @@ def test_an_answer_that_continues_a_message_begins_where_it_ends(server: Client)
     assert server.post("/apply-template", messages=twice).status == 400
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_what_an_answer_continues_is_no_part_of_it(server: Client, path: str) -> None:
+    given = [*MESSAGES, {"role": "assistant", "content": "The answer is"}]
+    body = {"input" if "responses" in path else "messages": given, "temperature": 0, "stop": ["\n"]}
+    body["max_output_tokens" if "responses" in path else "max_tokens"] = 8
+    whole = server.post(path, **body).json
+    events = server.post(path, **body, stream=True).events
+    if path == "/v1/messages":
+        text = whole["content"][0]["text"]
+        pieces = [event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta"]
+    elif path == "/v1/responses":
+        text = whole["output"][0]["content"][0]["text"]
+        pieces = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+        assert events[-1]["response"]["output"][0]["content"][0]["text"] == text
+    else:
+        text = whole["choices"][0]["message"]["content"]
+        pieces = [event["choices"][0]["delta"].get("content") or "" for event in events]
+    assert text == "".join(pieces) and text and not text.startswith("The answer is")
+
+
 def test_chunks_say_which_parts_were_drafted(server: Client) -> None:
     body = {"messages": MESSAGES, "max_tokens": 40, "temperature": 0, "draft_max": 2, "ignore_eos": True}
     events = server.post("/v1/chat/completions", stream=True, return_drafts=True, **body).events

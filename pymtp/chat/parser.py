@@ -57,6 +57,7 @@ class ChatParser:
         handle = ffi.new("struct pymtp_chat_parser **")
         check_call(lib.pymtp_chat_parser_init(maker, handle))
         self._native = ffi.gc(handle[0], lib.pymtp_free)
+        self._begun = self._read()  # what the prompt has of the message
         self._text = ""
         self._n_told = 0  # characters of the text that deltas have told
         self._unread = ""
@@ -78,9 +79,13 @@ class ChatParser:
 
     @property
     def message(self) -> ChatMessage:
-        """The message so far."""
-        message = json_of(ChatMessage, lib.pymtp_chat_parser_message, self._native)
-        return replace(message, content=message.content + self._unread)
+        """The message so far, without the part that it continues."""
+        message, begun = self._read(), self._begun
+        content = message.content.removeprefix(begun.content) + self._unread
+        return replace(message, content=content, reasoning=message.reasoning.removeprefix(begun.reasoning))
+
+    def _read(self) -> ChatMessage:
+        return json_of(ChatMessage, lib.pymtp_chat_parser_message, self._native)
 
     def _push(self, piece: str, *, is_partial: bool) -> list[ChatDelta] | None:
         """None: llama.cpp cannot read it."""
