@@ -400,6 +400,21 @@ def test_a_connection_without_a_request_is_closed_in_time(server: Client, monkey
             assert connection.recv(100) == b""
 
 
+@pytest.mark.parametrize(
+    "start", [b"GET /health HTTP/1.1\r\n\r\n", b"POST /none HTTP/1.1\r\nContent-Length: 9\r\n\r\n"]
+)
+def test_a_connection_whose_request_was_answered_is_closed_in_time(
+    server: Client, monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_S", 0.5)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=SOON_S) as connection:
+        connection.sendall(start)
+        time.sleep(0.2)
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 ")
+        connection.sendall(b"\r\n")  # no request, or a part of a body that nobody reads
+        assert connection.recv(100) == b""
+
+
 def test_clients_that_reset_their_connections_free_their_slots(server: Client) -> None:
     for _ in range(10):
         connection = socket.create_connection(("127.0.0.1", server.port))

@@ -104,6 +104,8 @@ class Connection(HttpToolsProtocol):
                 if self._in_head:  # else an answer may be under way, or complete
                     self.transport.write(_TOO_LONG)
                 self.transport.close()
+        if self.cycle is None or self.cycle.response_complete:  # uvicorn waits no more for what is no request
+            self._await_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
