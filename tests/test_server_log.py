@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,16 @@ def test_what_an_open_page_asks_again_and_again_is_not_logged(path: str, capsys:
 def test_other_requests_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
     [line] = lines_of("/v1/models", capsys)
     assert (line["event"], line["path"], line["status"]) == ("request", "/v1/models", 200)
+
+
+def test_what_uvicorn_says_has_lines_of_the_same_form(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up(is_json=True)
+    of_uvicorn = logging.getLogger("uvicorn.error")
+    of_uvicorn.warning("Invalid HTTP request received.")
+    of_uvicorn.error("Exception in ASGI application\n", exc_info=ValueError("x"))
+    refused, failed = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (refused["level"], refused["event"]) == ("warning", "Invalid HTTP request received.")
+    assert (failed["event"], failed["error"]) == ("Exception in ASGI application", "ValueError('x')")
 
 
 def test_a_plain_line_has_time_level_event_and_values(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ ignored: contextvars.ContextVar[list[str]] = contextvars.ContextVar("ignored")
 """What of that request has no effect."""
 
 _logger = logging.getLogger("pymtp.server")
+_uvicorn = logging.getLogger("uvicorn")
 
 
 def set_up(*, is_quiet: bool = False, is_json: bool = False, file: Path | None = None) -> None:
@@ -36,6 +37,9 @@ def set_up(*, is_quiet: bool = False, is_json: bool = False, file: Path | None =
         handler.setFormatter(_Json() if is_json else _Plain())
     _logger.propagate = False
     _logger.setLevel(logging.WARNING if is_quiet else logging.INFO)
+    # what uvicorn has to say has lines of the same form
+    _uvicorn.handlers, _uvicorn.propagate = _logger.handlers, False
+    _uvicorn.setLevel(logging.WARNING)
 
 
 def log(event: str, *, level: str = "info", **fields: Any) -> None:
@@ -46,18 +50,27 @@ def log(event: str, *, level: str = "info", **fields: Any) -> None:
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = {"time": round(record.created, 3), "level": record.levelname.lower(), "event": record.msg}
-        return msgspec.json.encode(line | vars(record)["fields"]).decode()
+        line = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "event": record.getMessage().strip(),
+        }
+        return msgspec.json.encode(line | _fields(record)).decode()
 
 
 class _Plain(logging.Formatter):
     """Time, level and event, then names and values; a value that has spaces is in JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = vars(record)["fields"].items()
+        fields = _fields(record).items()
         values = " ".join(f"{name}={_word(value)}" for name, value in fields)
         when = self.formatTime(record, "%Y-%m-%d %H:%M:%S")
-        return f"{when} {record.levelname.lower()}: {record.msg} {values}".rstrip()
+        return f"{when} {record.levelname.lower()}: {record.getMessage().strip()} {values}".rstrip()
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    error = {"error": repr(record.exc_info[1])} if record.exc_info else {}
+    return vars(record).get("fields", {}) | error
 
 
 def _word(value: object) -> str:
