@@ -139,6 +139,27 @@ def test_a_full_context_lets_go_of_its_oldest_part(draft: Any, tmp_path: Path) -
         assert generation.tokens[: len(short.tokens)] == short.tokens
 
 
+@needs_exact_texts
+@pytest.mark.parametrize("n_keep", [0, 4])
+def test_what_was_moved_is_not_reused(n_keep: int, tmp_path: Path) -> None:
+    options = OPTIONS | {"max_tokens": 150}
+    with Model(write_glm4moe(tmp_path / "tiny.gguf"), draft="mtp", n_ctx=64, n_threads=1) as model:
+        prompt = list(range(30, 48))
+        generation = model.generate(prompt, n_keep=n_keep, **options)
+        finish(generation)
+        held: list[int] = []
+        for token in [*prompt, *generation.tokens]:
+            held.append(token)
+            if len(held) > 64:
+                del held[n_keep : n_keep + (64 - n_keep) // 2]
+        again = model.generate(held[:20], max_tokens=20, temperature=0, cache_prompt=True)
+        finish(again)
+        alone = model.generate(held[:20], max_tokens=20, temperature=0)
+        finish(alone)
+        assert again.tokens == alone.tokens
+        assert again.n_cached == n_keep
+
+
 def test_a_context_that_cannot_move_positions_ends_the_text(load: Callable[..., Model]) -> None:
     """llama.cpp moves none of step35, whose layers rotate different parts of a head."""
     with load(n_ctx=64) as model:

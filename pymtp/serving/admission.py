@@ -103,7 +103,10 @@ class Admission:
             self._earlier.add(sequence.owner, sequence.history)
         scope = self.adapters.scope(job.cache_scope, sequence.lora)
         keeps = scope is not None and not sequence.error
-        self.slots.release(slot, sequence.keys[: sequence.n_decoded] if keeps else None, scope or "")
+        n = sequence.n_decoded
+        if keeps and sequence.n_sound < n:  # what follows is not what another text with these tokens would have
+            n = self.slots.shorten(slot, sequence.n_sound)
+        self.slots.release(slot, sequence.keys[:n] if keeps else None, scope or "")
         self._reduce_logits()
 
     def suspend(self, slot: int) -> None:

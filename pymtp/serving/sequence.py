@@ -121,6 +121,8 @@ class TokenSequence:
         self.n_prompt = len(self.history)
         self._n_given = self.n_prompt  # to be decoded before it generates: more where it begins again
         self.n_decoded = self.n_cached = 0
+        self.n_sound = self.n_ctx
+        """Tokens, from the first on, that were decoded after all those that stand before them now."""
         params = self.params
         # the context ends a text without a limit: its last token needs no position
         self.n_left = self.n_ctx + 1 if params.max_tokens < 0 else params.max_tokens
@@ -240,6 +242,7 @@ class TokenSequence:
         self.history = self.history[:position] + self.history[position + n :]
         self.n_decoded -= n
         self._n_given = min(self._n_given, self.n_decoded)
+        self.n_sound = min(self.n_sound, position)
         self.is_shifted, self.finish_reason = True, None
 
     def begin(self, n: int) -> None:
@@ -252,3 +255,4 @@ class TokenSequence:
         """Its slot was taken from it: all of its tokens are to be decoded again."""
         self.slot = None
         self.n_decoded, self._n_given = 0, len(self.history)
+        self.n_sound = self.n_ctx

@@ -74,7 +74,7 @@ class Slots:
         n = min(n, len(tokens) - 1)
         while n > 0 and tokens[n - 1] < 0 and tokens[n] < 0:  # an image stays whole, or goes
             n -= 1
-        return self._truncate(slot, n)
+        return self.shorten(slot, n)
 
     def release(self, slot: int, keep: Sequence[int] | None = None, scope: str = "") -> None:
         """A sequence has ended; its slot keeps the tokens `keep`, which are decoded in it, for `scope`, or nothing."""
@@ -155,7 +155,7 @@ class Slots:
             return 0
         return n
 
-    def _truncate(self, slot: int, n: int) -> int:
+    def shorten(self, slot: int, n: int) -> int:
         """Leave the first `n` positions in the slot; return how many could be left."""
         try:
             self._session.truncate(n, sequence=slot)
