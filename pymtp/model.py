@@ -117,7 +117,7 @@ class Model:
         self.projector = self._load_projector(weights)
         """What turns images into rows of embeddings; None: the model takes no images."""
         self._start(weights, choice)
-        self.slots = ModelSlots(self._loop, self._scheduler, self.session)
+        self.slots = ModelSlots(self._loop, self._scheduler.admission, self.session)
         """What the cache holds of texts that have ended: saved, restored, emptied. See ModelSlots."""
         self.adapters = ModelAdapters(self._loop, self._scheduler.admission.adapters, weights.adapters)
         """The LoRA adapters that are loaded (`lora`), with the scales of texts that do not ask for others."""

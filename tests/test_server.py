@@ -788,6 +788,9 @@ def test_prompts_are_reused_across_keys_only_if_that_is_asked_for(tmp_path: Path
         # what was there before is in host memory now, and still of its own key
         assert n_reused("two", "another text, so that the slot is needed for something else altogether") < 3
         assert n_reused("one", secret) > 5
+        # what a slot holds is saved by whom it belongs to
+        n_saved = send("/slots/0?action=save", "two", filename="taken")["n_saved"]
+        assert (n_saved > 5) is shares
         # a slot that is restored is the key's who restores it
         send("/slots/0?action=save", "one", filename="kept")
         send("/slots/0?action=restore", "two", filename="kept")

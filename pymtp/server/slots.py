@@ -58,7 +58,7 @@ async def slot_action(request: Request) -> Response:
 
 def _save(served: ServedModel, slot: int, folder: Path, name: str) -> dict[str, Any]:
     path, began = _path(folder, name), time.perf_counter()
-    tokens, data = served.model.slots.save(slot)
+    tokens, data = served.model.slots.save(slot, scope=served.cache_scope)
     head = msgspec.json.encode(tokens) + b"\n"
     snapshot.write(path, head + data)
     timings = {"save_ms": (time.perf_counter() - began) * 1000}

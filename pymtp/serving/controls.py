@@ -13,46 +13,47 @@ from pymtp.engine.session import Session
 from pymtp.errors import InvalidParameter
 from pymtp.loading.adapters import LoraAdapter
 from pymtp.serving.adapters import Adapters
+from pymtp.serving.admission import Admission
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.params import GenerationParams, with_options
 from pymtp.serving.prefix_cache import PrefixFiles
-from pymtp.serving.scheduler import Scheduler
 from pymtp.text.files import StrPath
 
 
 class ModelSlots:
     """What the cache of a model holds of texts that have ended, slot by slot: `model.slots`."""
 
-    def __init__(self, loop: EngineLoop, scheduler: Scheduler, session: Session) -> None:
-        self._loop, self._scheduler, self._session = loop, scheduler, session
+    def __init__(self, loop: EngineLoop, admission: Admission, session: Session) -> None:
+        self._loop, self._admission, self._session = loop, admission, session
 
-    def save(self, slot: int) -> tuple[list[int], bytes]:
+    def save(self, slot: int, *, scope: str | None = None) -> tuple[list[int], bytes]:
         """The tokens that a free slot holds of an earlier text, and bytes for `restore`, heads included.
 
+        Nothing, if that text had another `cache_scope` than `scope`; None: of any.
         Raises StateError while a text is generated in it, InvalidParameter for a slot that does not exist.
         """
-        return self._loop.call(lambda: self._scheduler.admission.slots.save(slot))
+        return self._loop.call(lambda: self._admission.slots.save(slot, scope))
 
     def restore(self, slot: int, tokens: Sequence[int], data: bytes, *, scope: str = "") -> None:
         """Put what `save` returned into a free slot, for later texts with `cache_prompt` and this `cache_scope`.
 
         Raises StateError for bytes that are damaged or of another model, and while a text is generated in it.
         """
-        self._loop.call(lambda: self._scheduler.admission.restore_slot(slot, tokens, data, scope))
+        self._loop.call(lambda: self._admission.restore_slot(slot, tokens, data, scope))
 
     def erase(self, slot: int) -> int:
         """Empty a free slot; returns how many tokens it held. Raises StateError while a text is generated in it."""
-        return self._loop.call(lambda: self._scheduler.admission.slots.erase(slot))
+        return self._loop.call(lambda: self._admission.slots.erase(slot))
 
     def empty(self) -> None:
         """Drop what texts with `cache_prompt` have left in the cache."""
-        self._loop.call(lambda: self._scheduler.admission.slots.empty())
+        self._loop.call(lambda: self._admission.slots.empty())
 
     def keep_prefixes(self, n_bytes: int) -> None:
         """Keep in host memory what slots held of texts with `cache_prompt`, up to `n_bytes`, for later ones."""
         if not isinstance(n_bytes, int) or n_bytes < 0:
             raise InvalidParameter("n_bytes", "a number of bytes, 0 or more", value=n_bytes)
-        self._loop.call(lambda: self._scheduler.admission.slots.cache.limit(n_bytes))
+        self._loop.call(lambda: self._admission.slots.cache.limit(n_bytes))
 
     def keep_files(self, folder: StrPath, n_bytes: int) -> None:
         """Find prefixes in a folder, too, where `write_files` puts them, up to `n_bytes` together.
@@ -60,14 +61,14 @@ class ModelSlots:
         Several processes and models may share it. Raises InvalidParameter if it cannot be written.
         """
         files = PrefixFiles(Path(folder), n_bytes, self._session.can_restore)
-        self._loop.call(lambda: self._scheduler.admission.slots.cache.use(files))
+        self._loop.call(lambda: self._admission.slots.cache.use(files))
 
     def write_files(self) -> None:
         """Write what slots and memory hold of ended texts to the folder of `keep_files`, unless it is there.
 
         Generation continues meanwhile. What cannot be written is skipped silently, and computed again later.
         """
-        slots = self._scheduler.admission.slots
+        slots = self._admission.slots
         if (files := slots.cache.files) is None:
             return
         unwritten = self._loop.call(slots.unwritten)
@@ -78,7 +79,7 @@ class ModelSlots:
 
     def n_cells_used(self) -> int:
         """Positions of the cache that are taken, of `session.n_cells`."""
-        return self._loop.call(lambda: self._scheduler.admission.n_cells_used)
+        return self._loop.call(lambda: self._admission.n_cells_used)
 
     def save_file(self, path: StrPath) -> None:
         """Save all sequences in the cache to a file, heads included. Raises StateError if it cannot be written."""
@@ -89,7 +90,7 @@ class ModelSlots:
 
         Raises StateError for a file that is damaged or of another model, and while texts are generated.
         """
-        self._loop.call(lambda: self._scheduler.admission.restore(path))
+        self._loop.call(lambda: self._admission.restore(path))
 
 
 class ModelAdapters(Sequence[LoraAdapter]):

@@ -93,10 +93,14 @@ class Slots:
         self._session.truncate(0, sequence=slot)
         return True
 
-    def save(self, slot: int) -> tuple[list[int], bytes]:
-        """The tokens that a free slot holds, and its saved sequence. Raises StateError while something runs in it."""
+    def save(self, slot: int, scope: str | None = None) -> tuple[list[int], bytes]:
+        """The tokens that a free slot holds, and its saved sequence; nothing if they are another `scope`'s.
+
+        Raises StateError while something runs in it.
+        """
         self._check_free(slot)
-        tokens = self._kept.get(slot, NOTHING).tokens
+        kept = self._kept.get(slot, NOTHING)
+        tokens = kept.tokens if scope is None or scope == kept.scope.partition("\0")[0] else []  # with any adapters
         return list(tokens), self._session.save_sequence(slot) if tokens else b""
 
     def restore(self, slot: int, tokens: Sequence[int], data: bytes, scope: str = "") -> None:
