@@ -255,7 +255,7 @@ def test_a_training_that_is_stopped_before_it_learns_keeps_nothing(
     torch = pytest.importorskip("torch")
     from pymtp.training import TrainParams, collect, learn
     from pymtp.training.form import first_tensors, form_of
-    from pymtp.training.rotation import Rotation
+    from pymtp.training.head import Rotation
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

@@ -69,8 +69,8 @@ class _Plain(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    error = {"error": repr(record.exc_info[1])} if record.exc_info else {}
-    return vars(record).get("fields", {}) | error
+    fields: dict[str, Any] = vars(record).get("fields", {})
+    return fields | {"error": repr(record.exc_info[1])} if record.exc_info else fields
 
 
 def _word(value: object) -> str:
