@@ -551,7 +551,7 @@ def test_what_is_forgotten_leaves_the_cache() -> None:
     submit(work, sequence(session, [1, 2, 3]), sequence(session, [4, 5, 6]), cache_scope="")
     run(work)
     assert all(slot.tokens for slot in session.slots)
-    work.slots.empty()
+    work.admission.slots.empty()
     assert not any(slot.tokens for slot in session.slots)
 
 
