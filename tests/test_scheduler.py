@@ -352,10 +352,14 @@ def test_sequences_keep_their_own_draft_lengths_where_only_equal_rows_share_a_pa
 
 
 def test_a_fixed_length_beside_an_adaptive_one_stays_what_was_asked_for() -> None:
-    """Out of step: the fixed one begins when the other one has drafted for a while, and ends before it."""
+    """A row costs a second, so that drafts do not pay. The fixed one begins later than the other, and ends before."""
     session = FakeSession(n_seq_max=2)
     drafter = AdaptiveDrafter(session, MtpDrafter(session), None)  # type: ignore[arg-type]
-    work = Scheduler(session, drafter, policy=drafter.policy, clock=Ticks())  # type: ignore[arg-type]
+
+    def clock() -> float:
+        return sum(len(chunk.tokens) for chunks in session.passes for chunk in chunks)
+
+    work = Scheduler(session, drafter, policy=drafter.policy, clock=clock)  # type: ignore[arg-type]
     adaptive, fixed = sequence(session, [0, 1], 200, adapts=True), sequence(session, [1, 1], 60, draft_max=2)
     submit(work, adaptive)
     lengths: dict[int, list[int]] = {0: [], 1: []}
@@ -367,8 +371,7 @@ def test_a_fixed_length_beside_an_adaptive_one_stays_what_was_asked_for() -> Non
     assert texts(adaptive, fixed) == [plain_text([0, 1], 200), plain_text([1, 1], 60)]
     prompt, *rounds, _ = lengths[1]
     assert prompt == 2 and set(rounds) == {3}
-    assert {1, 4} <= set(lengths[0][1:-3])
-    assert adaptive.stats.accepted > 0 and fixed.stats.accepted > 0
+    assert adaptive.stats.drafted > 0 and lengths[0][30 : 30 + len(rounds)].count(1) > len(rounds) / 2
 
 
 @pytest.mark.parametrize("needs_equal_rows", [True, False])
