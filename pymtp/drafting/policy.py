@@ -59,7 +59,7 @@ class Rates:
 
     def __init__(self, begin: Sequence[float], memory: int, n_seen: Sequence[int] | None = None) -> None:
         self._rates, self._memory = list(begin), memory
-        self._n_seen = list(n_seen or [MEMORY // 2] * len(begin))  # what is assumed counts as half of them
+        self._n_seen = list(n_seen or [MEMORY // 4] * len(begin))  # what is assumed counts as a quarter of them
 
     def begin(self) -> Rates:
         """The rates of another sequence, which begin with these."""
