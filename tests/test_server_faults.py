@@ -367,6 +367,13 @@ def test_an_offer_of_another_protocol_does_not_lose_the_body(server: Client, par
             assert reply.startswith(b"HTTP/1.1 200") and b'"tokens":[' in reply, n
 
 
+def test_what_comes_after_a_last_request_does_not_take_its_answer(server: Client) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=SOON_S) as connection:
+        request = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        connection.sendall(request + request)
+        assert read_all(connection).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize("line", [b"X: " + b"a" * 995 + b"\r\n", b"a" * 1000])
 def test_trailers_without_end_are_not_read(server: Client, line: bytes) -> None:
     start = b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: a\r\nY: "

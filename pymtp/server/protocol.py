@@ -41,14 +41,14 @@ class _AsWritten(bytes):
 
 
 class _Parser:
-    """httptools' parser, to which nobody offers another protocol.
+    """httptools' parser, without offers of another protocol.
 
     Java's client offers HTTP/2 (`Upgrade: h2c`) with its first request, and sends the body all the same; httptools
-    leaves that to the other protocol, which there is not. The request is parsed once more then, without the offer.
+    leaves the body to that protocol, which nobody speaks here. So the request is parsed again, without the offer.
     """
 
     def __init__(self, connection: "Connection") -> None:
-        self._connection, self._parser = connection, httptools.HttpRequestParser(connection)
+        self._connection, self._parser = connection, _new_parser(connection)
 
     def feed_data(self, data: bytes) -> None:
         while True:
@@ -59,7 +59,7 @@ class _Parser:
                 if self._parser.get_method() == b"CONNECT":
                     raise httptools.HttpParserError("this is no proxy") from None
                 data = self._connection.head_without_offer() + data[offer.args[0] :]
-                self._parser = httptools.HttpRequestParser(self._connection)
+                self._parser = _new_parser(self._connection)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._parser, name)
@@ -104,7 +104,7 @@ class Connection(HttpToolsProtocol):
                 if self._in_head:  # else an answer may be under way, or complete
                     self.transport.write(_TOO_LONG)
                 self.transport.close()
-        if self.cycle is None or self.cycle.response_complete:  # uvicorn waits no more for what is no request
+        if self.cycle is None or self.cycle.response_complete:  # these bytes ended uvicorn's own timeout
             self._await_head()
 
     def on_message_begin(self) -> None:
@@ -115,7 +115,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
-            return  # it comes again: see _Parser
+            return  # the head is parsed again: see _Parser
         _cancel(self._timer)
         self._timer = None
         self._in_head = False
@@ -144,6 +144,12 @@ class Connection(HttpToolsProtocol):
     def _await_head(self) -> None:
         if self._timer is None:
             self._timer = self.loop.call_later(HEAD_S, self.transport.close)
+
+
+def _new_parser(connection: Connection) -> Any:
+    parser = httptools.HttpRequestParser(connection)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does: what came before is answered
+    return parser
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:
