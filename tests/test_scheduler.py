@@ -351,7 +351,7 @@ def test_sequences_keep_their_own_draft_lengths_where_only_equal_rows_share_a_pa
     assert texts(*three) == [plain_text([i, 1], 40) for i in range(3)]
 
 
-def test_a_fixed_length_beside_an_adaptive_one_stays_what_was_asked_for() -> None:
+def test_a_fixed_length_next_to_an_adaptive_one_stays_what_was_asked_for() -> None:
     """A row costs a second, so that drafts do not pay. The fixed one begins later than the other, and ends before."""
     session = FakeSession(n_seq_max=2)
     drafter = AdaptiveDrafter(session, MtpDrafter(session), None)  # type: ignore[arg-type]
@@ -613,6 +613,25 @@ def test_a_backend_that_fails_while_positions_move_is_no_full_context() -> None:
     submit(work, sequence(session, [1, 2], 100, params=GenerationParams(n_keep=1)))
     with pytest.raises(BackendError, match="out of memory"):
         run(work)
+
+
+def test_all_jobs_are_told_of_a_failure_also_one_that_has_just_ended() -> None:
+    class Broken(FakeSession):
+        def discard(self, position: int, n: int, *, sequence: int = 0) -> None:
+            raise BackendError("out of memory")
+
+    session = Broken(n_ctx=16, n_seq_max=2)
+    work = scheduler(session)
+    short = sequence(session, [1, 2], 14, draft_max=0)
+    long = sequence(session, [1, 2], 100, draft_max=0, params=GenerationParams(n_keep=1))
+    jobs = submit(work, short, long)
+    short.n_left += 1  # both end in the pass that fills the context
+    with pytest.raises(BackendError) as caught:
+        run(work)
+    assert short.finish_reason and work.admission.running
+    work.fail(caught.value)
+    assert [job.error for job in jobs] == [caught.value] * 2
+    assert work.is_idle
 
 
 def test_a_job_whose_admission_fails_is_told_and_leaves_its_slot() -> None:

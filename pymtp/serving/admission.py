@@ -98,7 +98,7 @@ class Admission:
 
     def release(self, slot: int) -> None:
         """Free the slot of a sequence that has ended."""
-        job, sequence, _ = self.running.pop(slot)
+        job, sequence, _ = self.running[slot]
         if self._earlier and sequence.owner is not None:
             self._earlier.add(sequence.owner, sequence.history)
         scope = self.adapters.scope(job.cache_scope, sequence.lora)
@@ -106,6 +106,7 @@ class Admission:
         n = sequence.n_decoded
         if keeps and sequence.n_sound < n:  # what follows is not what another text with these tokens would have
             n = self.slots.shorten(slot, sequence.n_sound)
+        del self.running[slot]  # after what can fail: whoever ends all jobs has to find it
         self.slots.release(slot, sequence.keys[:n] if keeps else None, scope or "")
         self._reduce_logits()
 

@@ -70,9 +70,9 @@ class Scheduler:
     def fail(self, error: BaseException) -> None:
         """End all jobs with an error: a pass has failed, and nothing is known of the sequences in it."""
         slots = list(self.admission.running)
-        self._unsent.clear()
-        self._uncounted = None
-        for job in self.admission.remove_all():
+        unsent, self._unsent, self._uncounted = self._unsent, [], None
+        ended = (job for job, _ in unsent)  # some have left their slots already
+        for job in dict.fromkeys([*self.admission.remove_all(), *ended]):
             job.fail(error)
         for slot in slots:
             with suppress(PymtpError):  # what has failed may fail again
