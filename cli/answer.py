@@ -5,6 +5,7 @@ Owns taking it apart, and what `pymtp run` writes of it; llama.cpp's parsers fin
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import dropwhile
 from typing import NamedTuple, TextIO
 
 from pymtp import Answer, ChatDelta, Generation
@@ -35,6 +36,13 @@ class Part(NamedTuple):
             return
         for text, was_drafted in self.drafts or [(self.text, False)]:
             yield text, DRAFTED if was_drafted else ""
+
+    @property
+    def after_blank_lines(self) -> "Part":
+        """Itself, without the line breaks that it begins with."""
+        drafts = [*dropwhile(lambda piece: not piece[0].strip("\n"), self.drafts)]
+        drafts[:1] = [(text.lstrip("\n"), was_drafted) for text, was_drafted in drafts[:1]]
+        return self._replace(text=self.text.lstrip("\n"), drafts=drafts)
 
 
 def parts_of(answer: Generation | Answer, interrupt: Interrupt, *, with_drafts: bool = False) -> Iterator[Part]:

@@ -202,3 +202,9 @@ def test_an_answer_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch, 
     screen.part(Part("a\x1b[2J\x07\x9b1m\tb\n日e\u0301\u200d\U0001f469"))
     screen.end_answer()  # a word is shown once it is whole
     assert capsysbinary.readouterr().out.decode() == "a\ufffd[2J\ufffd\ufffd1m\tb\n日e\u0301\u200d\U0001f469\n"
+
+
+def test_what_follows_the_thinking_begins_with_its_text_in_colours_too() -> None:
+    part = Part("\n\n\nOne two", drafts=[("\n", False), ("\n\nOne", True), (" two", False)])
+    assert part.after_blank_lines == Part("One two", drafts=[("One", True), (" two", False)])
+    assert Part("\n\n", drafts=[("\n\n", True)]).after_blank_lines == Part("", drafts=[])

@@ -53,7 +53,7 @@ class Screen:
         Raises OutputClosed and CommandError.
         """
         if self._is_after_thinking and not part.is_thinking:
-            part = part._replace(text=part.text.lstrip("\n"))
+            part = part.after_blank_lines
         if part.text:
             self._is_after_thinking = part.is_thinking
             self._last = self._last if part.is_thinking else part.text[-1]
