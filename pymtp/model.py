@@ -276,6 +276,8 @@ class Model:
         be an image: `{"type": "image_url", "image_url": {"url": "data:..."}}`, or `{"type": "image", "image": ...}`
         with an Image, bytes, or the path of a file, which is opened: in messages that others wrote, refuse such parts.
         """
+        if "images" in options:
+            raise TypeError("chat() takes images as parts of messages")
         messages, images = self.marked(messages)
         prompt = self.render(messages, asked_as_openai(chat_params, tools, tool_choice, response_format))
         options["chat"] = prompt
