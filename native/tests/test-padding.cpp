@@ -16,7 +16,7 @@ static std::vector<mtp_row> rows_of(const std::vector<int32_t> & lengths) {
     return rows;
 }
 
-static void totals_are_few_and_not_much_larger() {
+static void totals_are_few_and_less_than_twice_as_large() {
     std::set<uint32_t> totals;
     for (uint32_t n = 1; n <= 256; ++n) {
         const uint32_t padded = mtp_padded_total(n);
@@ -118,7 +118,7 @@ static void sequences_whose_numbers_do_not_follow_on_each_other_share_no_pass() 
 }
 
 int main() {
-    RUN(totals_are_few_and_not_much_larger);
+    RUN(totals_are_few_and_less_than_twice_as_large);
     RUN(rows_are_added_to_the_last_sequence);
     RUN(sequences_get_as_many_rows_as_the_longest);
     RUN(prompts_and_passes_that_get_too_large_stay_as_they_are);

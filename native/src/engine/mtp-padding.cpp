@@ -12,7 +12,8 @@ uint32_t mtp_padded_step(uint32_t n) {
     while (padded < n) {
         padded *= 2;
     }
-    return padded <= MTP_SINGLE_ROWS_MAX || n > MTP_SINGLE_ROWS_MAX ? padded : n;
+    static_assert((MTP_SINGLE_ROWS_MAX & (MTP_SINGLE_ROWS_MAX - 1)) == 0, "what is computed row by row stays so");
+    return padded;
 }
 
 uint32_t mtp_padded_total(uint32_t n) {
