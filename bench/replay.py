@@ -46,8 +46,13 @@ class Machine(NamedTuple):
 
     def shape(self, steps: int, rows: int, n_sequences: int) -> Kind:
         """What is computed for these."""
-        is_padded = self.pads and rows > 8
-        return steps, 1 << (rows - 1).bit_length() if is_padded else rows, n_sequences
+        if not self.pads:
+            return steps, rows, n_sequences
+        return steps, _next_power(rows) if rows > 8 else rows, _next_power(n_sequences)
+
+
+def _next_power(n: int) -> int:
+    return 1 << (n - 1).bit_length() if n else 0
 
 
 MACHINES = {
