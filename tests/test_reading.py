@@ -22,7 +22,7 @@ SECTION = PAGE[PAGE.index("## One round, file by file") :].split("\n## ")[0]
 STEPS, _, BESIDES = SECTION.partition("Not needed")
 N_FILES_MAX = 13
 N_RUN_MAX = 16
-"""With those that need not be opened, where the draft length is fixed and each token has come before."""
+"""With those that need not be opened; in a round of a fixed draft length whose tokens have all come before."""
 
 
 def named(text: str) -> list[str]:

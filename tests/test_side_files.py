@@ -260,7 +260,7 @@ def test_trimmed_heads_need_token_ids(apart: tuple[Path, Path, Path], tokens: li
         Model(trunk, draft_model=trimmed)
 
 
-def test_token_ids_of_an_unknown_type_are_none(apart: tuple[Path, Path, Path]) -> None:
+def test_token_ids_of_an_unknown_type_are_refused(apart: tuple[Path, Path, Path]) -> None:
     _, trunk, heads = apart
     trimmed = heads.with_name("trimmed.gguf")
     trim_heads(heads, trimmed, TRIMMED)

@@ -25,9 +25,9 @@ class Variant:
     path: Path
     model: ModelParams = field(default=ModelParams(), hash=False)  # it may hold lists, like drafting
     context: ContextParams = ContextParams()
-    """Its size is what the tests need; its sequences are generated together."""
+    """The tests decide its size; all of its sequences are generated together."""
     drafting: DraftParams = field(default=DraftParams(), hash=False)
-    """Whether to draft, and how much, the arms say."""
+    """The arms say whether to draft, and how much."""
 
 
 @dataclass(frozen=True)

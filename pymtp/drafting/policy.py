@@ -14,8 +14,8 @@ from statistics import median, mode
 from typing import NamedTuple
 
 LENGTHS = (1, 3, 7, 15)
-"""Steps of the heads that are considered: each needs a graph of its own. With the token before them they are powers of
-two, as are the rows that a device computes, and a multiple of what kernels for CPUs unpack once."""
+"""Steps of the heads that are considered: each needs a graph of its own. With the token before them they make 2, 4, 8
+or 16 rows: what devices compute anyway, and what kernels for CPUs share unpacked weights between."""
 AUTO_DRAFT_MAX = LENGTHS[-1]
 """The longest draft where the length adapts."""
 MATCH_RATES = ((3, 0.47), (4, 0.59), (6, 0.69), (9, 0.78), (17, 0.85), (33, 0.96))
@@ -59,7 +59,7 @@ class Rates:
 
     def __init__(self, begin: Sequence[float], memory: int, n_seen: Sequence[int] | None = None) -> None:
         self._rates, self._memory = list(begin), memory
-        self._n_seen = list(n_seen or [MEMORY // 4] * len(begin))  # what is assumed counts as a quarter of them
+        self._n_seen = list(n_seen or [MEMORY // 4] * len(begin))  # what is assumed counts as three drafts
 
     def begin(self) -> Rates:
         """The rates of another sequence, which begin with these."""

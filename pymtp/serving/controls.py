@@ -1,6 +1,6 @@
 """What users of a model change in it between passes: its slots, and the scales of its LoRA adapters.
 
-Owns nothing: each call is handed to the engine's thread, where the scheduler does it. Must not know texts or passes.
+Owns nothing: each call is handed to the engine's thread, where admission does it. Must not know texts or passes.
 """
 
 import os
@@ -29,7 +29,8 @@ class ModelSlots:
     def save(self, slot: int, *, scope: str | None = None) -> tuple[list[int], bytes]:
         """The tokens that a free slot holds of an earlier text, and bytes for `restore`, heads included.
 
-        Nothing, if that text had another `cache_scope` than `scope`; None: of any.
+        Nothing if that text had a `cache_scope` other than `scope`; None: whatever its scope was.
+
         Raises StateError while a text is generated in it, InvalidParameter for a slot that does not exist.
         """
         return self._loop.call(lambda: self._admission.slots.save(slot, scope))

@@ -65,7 +65,8 @@ class ShareResult(NamedTuple):
     n_accepted: int
     """Drafts that the target accepted."""
     ends: Literal["stop", "blocked"] | None = None
-    """Why the sequence ends here, if a stop string does it, or as nothing is allowed after the tokens, maybe none."""
+    """Why the sequence ends here: at a stop string, or because nothing is allowed after the tokens, of which there may
+    be none. None: neither of these ends it."""
     logprobs: Sequence[TokenLogprobs] = ()
     """Log probabilities of the tokens, if the sequence asks for them."""
 
@@ -122,7 +123,7 @@ class TokenSequence:
         self._n_given = self.n_prompt  # to be decoded before it generates: more where it begins again
         self.n_decoded = self.n_cached = 0
         self.n_sound = self.n_ctx
-        """Tokens, from the first on, that were decoded after all those that stand before them now."""
+        """How many tokens, from the first on, were decoded after exactly those that precede them now."""
         params = self.params
         # the context ends a text without a limit: its last token needs no position
         self.n_left = self.n_ctx + 1 if params.max_tokens < 0 else params.max_tokens

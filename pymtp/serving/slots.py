@@ -100,7 +100,8 @@ class Slots:
         """
         self._check_free(slot)
         kept = self._kept.get(slot, NOTHING)
-        tokens = kept.tokens if scope is None or scope == kept.scope.partition("\0")[0] else []  # with any adapters
+        # what follows \0 are scales of adapters
+        tokens = kept.tokens if scope is None or scope == kept.scope.partition("\0")[0] else []
         return list(tokens), self._session.save_sequence(slot) if tokens else b""
 
     def restore(self, slot: int, tokens: Sequence[int], data: bytes, scope: str = "") -> None:

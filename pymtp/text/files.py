@@ -53,7 +53,7 @@ def read_text_record(path: StrPath) -> str:
 
 
 def path_text(path: StrPath) -> str:
-    """The path as valid Unicode, for those who read of it: bytes of its name that are not UTF-8 become U+FFFD."""
+    """The path as valid Unicode, to be shown: bytes of its name that are not UTF-8 become U+FFFD."""
     return os.fsencode(path).decode("utf-8", errors="replace")
 
 

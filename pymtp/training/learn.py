@@ -212,7 +212,7 @@ def learn(
 
 
 def _learn_until(deadline: float, learning: _Learning, texts: _Texts, saved: Path, on_progress: Progress) -> None:
-    """Learn from what is `saved` on, and keep what was learned there now and then, and at a Ctrl-C."""
+    """Continue from what is `saved`, and save what was learned now and then, and at a Ctrl-C."""
     spent, budget = _load(saved, learning), deadline - time.monotonic()
     begin = time.monotonic() - spent
     if spent:

@@ -61,7 +61,7 @@ class mtp_draft_vocab {
 
     int32_t                  n;
     std::vector<llama_token> listed;
-    int64_t                  n_limits = 0; // with matrices, that there were so far
+    int64_t                  n_limits = 0; // that were set so far
     mtp_device_tensor        listed_mem;   // I32 [1, n]
     std::vector<mtp_device_tensor>
         matrices; // [n_heads] of the n tokens, none: the first head's; empty: the first n rows of the model's

@@ -27,7 +27,7 @@ const llama_memory_context_i * mtp_memory_attention(const llama_memory_context_i
 const llama_memory_context_i * mtp_memory_of_heads(const llama_memory_context_i * mctx);
 
 // The caches of K/V by position: several where layers with a window have their own, or where the keys of an index are next
-// to K. None of nullptr.
+// to K. nullptr has none.
 std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory);
 
 // From now on graphs for this memory see some more cells than are used: see mtp_reservation.

@@ -22,9 +22,9 @@
 // the one that it drafts at (as in transformers), where the trunk's see n - 1.
 static constexpr uint32_t MTP_ASSISTANT_BEYOND = 2;
 
-// Graphs see a multiple of so many cells, so that few of them serve many texts: another number is another graph. An H200,
-// 10.7 billion parameters in Q4_K_M, K = 3: a new graph costs two to four rounds, 1024 cells in the place of 256 cost one
-// of a hundred.
+// Graphs see a multiple of this many cells, so that few graphs serve many texts: each number of cells needs its own. An
+// H200, 10.7 billion parameters in Q4_K_M, K = 3: a new graph costs as much as two to four rounds; seeing 1024 cells in
+// the place of 256 costs 1 % of a round (bench/sequences.py, bench/results/h200-more.md).
 static constexpr uint32_t MTP_CELLS_STEP = 1024;
 
 class mtp_reservation {

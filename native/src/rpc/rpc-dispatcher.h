@@ -110,7 +110,8 @@ class rpc_dispatcher {
         }
     }
 
-    // Has the connection for itself while the function uses it, which returns whether that went well.
+    // Calls the function with the connection to itself; it returns whether that went well. Throws if the connection is
+    // lost, before or after that.
     template <typename F> void use(F && function) {
         std::lock_guard<std::mutex> lock(sock_mutex);
         check();
