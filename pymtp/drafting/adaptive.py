@@ -48,7 +48,6 @@ class AdaptiveDrafter:
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         adaptive = [request for request in requests if request.adapts and request.n_draft > 0]
-        # also of prompts: the heads would see them for nothing
         if any(request.feeds and request.adapts for request in requests) and self.policy.heads_rest:
             requests = [request._replace(feeds=request.feeds and not request.adapts) for request in requests]
         if not adaptive:

@@ -14,8 +14,7 @@ from statistics import median, mode
 from typing import NamedTuple
 
 LENGTHS = (1, 3, 7, 15)
-"""Steps of the heads that are considered: each needs a graph of its own. With the token before them they make 2, 4, 8
-or 16 rows: what devices compute anyway, and what kernels for CPUs share unpacked weights between."""
+"""Steps of the heads that are considered: with the token before them they fill the 2, 4, 8 or 16 rows of a graph."""
 AUTO_DRAFT_MAX = LENGTHS[-1]
 """The longest draft where the length adapts."""
 MATCH_RATES = ((3, 0.47), (4, 0.59), (6, 0.69), (9, 0.78), (17, 0.85), (33, 0.96))
