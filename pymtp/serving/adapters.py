@@ -44,3 +44,8 @@ class Adapters:
     def scope(self, scope: str | None, scales: Scales) -> str | None:
         """A scope of prefixes that only texts with the same scales share."""
         return scope if scope is None or not any(scales) else f"{scope}\0{scales}"
+
+
+def without_scales(scope: str) -> str:
+    """The scope that `Adapters.scope` made this one of."""
+    return scope.partition("\0")[0]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pymtp.engine.session import Session
 from pymtp.engine.snapshot import DamagedState
 from pymtp.errors import InvalidParameter, PymtpError, StateError
+from pymtp.serving.adapters import without_scales
 from pymtp.serving.prefix_cache import N_TOKENS_MIN, Kept, PrefixCache, Saved
 
 NOTHING = Kept([], "")
@@ -100,8 +101,7 @@ class Slots:
         """
         self._check_free(slot)
         kept = self._kept.get(slot, NOTHING)
-        # what follows \0 are scales of adapters
-        tokens = kept.tokens if scope is None or scope == kept.scope.partition("\0")[0] else []
+        tokens = kept.tokens if scope is None or scope == without_scales(kept.scope) else []
         return list(tokens), self._session.save_sequence(slot) if tokens else b""
 
     def restore(self, slot: int, tokens: Sequence[int], data: bytes, scope: str = "") -> None:
