@@ -603,12 +603,15 @@ def test_two_conversations_keep_their_slots() -> None:
             texts_so_far[i] = [*one.history, 3]
 
 
-def test_a_backend_that_fails_while_positions_move_is_no_full_context() -> None:
-    class Broken(FakeSession):
-        def discard(self, position: int, n: int, *, sequence: int = 0) -> None:
-            raise BackendError("out of memory")
+class Immovable(FakeSession):
+    """Its backend fails when positions shall move."""
 
-    session = Broken(n_ctx=16)
+    def discard(self, position: int, n: int, *, sequence: int = 0) -> None:
+        raise BackendError("out of memory")
+
+
+def test_a_backend_that_fails_while_positions_move_is_no_full_context() -> None:
+    session = Immovable(n_ctx=16)
     work = scheduler(session)
     submit(work, sequence(session, [1, 2], 100, params=GenerationParams(n_keep=1)))
     with pytest.raises(BackendError, match="out of memory"):
@@ -616,11 +619,7 @@ def test_a_backend_that_fails_while_positions_move_is_no_full_context() -> None:
 
 
 def test_all_jobs_are_told_of_a_failure_also_one_that_has_just_ended() -> None:
-    class Broken(FakeSession):
-        def discard(self, position: int, n: int, *, sequence: int = 0) -> None:
-            raise BackendError("out of memory")
-
-    session = Broken(n_ctx=16, n_seq_max=2)
+    session = Immovable(n_ctx=16, n_seq_max=2)
     work = scheduler(session)
     short = sequence(session, [1, 2], 14, draft_max=0)
     long = sequence(session, [1, 2], 100, draft_max=0, params=GenerationParams(n_keep=1))
