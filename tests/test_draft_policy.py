@@ -109,6 +109,18 @@ def test_other_lengths_are_tried_rarely_and_a_few_rounds_at_a_time() -> None:
     assert max(tried) <= REVIEW + 1
 
 
+@pytest.mark.parametrize("in_step", [False, True])
+@pytest.mark.parametrize("n_matched", [0, 24])
+def test_many_sequences_begin_with_short_drafts(n_matched: int, in_step: bool) -> None:
+    """What 64 or 512 rows cost is not known, even if drafts are hoped to be right."""
+    plans, _ = play(new(in_step=in_step), flat, 200, right=0.95, n=32, n_matched=n_matched)
+    most = [32]
+    for rows in (32 + n_drafts(plan) for plan in plans):
+        assert rows <= 2 * most[-1]
+        most.append(max(most[-1], rows))
+    assert most[-1] >= 128  # it goes on as far as pays
+
+
 def test_a_length_that_pays_again_is_found_again() -> None:
     policy = new()
     play(policy, flat, 3000, right=0.02)

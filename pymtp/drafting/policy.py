@@ -95,6 +95,7 @@ class PassCosts:
         self._frequent: Kind | None = None  # the kind of most of these
         self._before = (-1, -1)  # steps and sequences of the latest pass
         self._known: dict[Kind, float] = {}  # medians
+        self.n_rows_max = 0  # of a pass that may be tried: see refresh
         self._fit: list[float] = []  # see _fit
         self._tables: dict[tuple[int, int], list[float]] = {}
 
@@ -134,6 +135,8 @@ class PassCosts:
         self._known = {kind: median(recent) for kind, recent in self._recent.items() if recent}
         self._frequent = mode(kind for kind, _ in self._latest)
         self._fit = _fit(self._known)
+        # what more rows cost is a guess
+        self.n_rows_max = max(AUTO_DRAFT_MAX + 1, 2 * max(rows for _, rows, _ in self._known))
         self._tables.clear()
 
     @property
@@ -141,10 +144,6 @@ class PassCosts:
         """What a plain pass of one sequence takes now; None before such a pass was measured."""
         known = self._known.get((0, 1, 1))
         return known and known * self.pace
-
-    @property
-    def are_known(self) -> bool:
-        return bool(self._known)
 
     def table(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
         """Passes that verify 0 to at least `n_max` drafts of all sequences together, once some were observed.
@@ -253,7 +252,7 @@ class DraftPolicy:
         self._n_rounds += 1
         choice = self._latest = self._choices[self._shape(0, n, n)[2]]
         plain = DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n))
-        if not self.costs.are_known:
+        if not self.costs.n_rows_max:
             return plain
         choice.n_until = -1 if self.costs.has_new else choice.n_until - 1
         self.costs.has_new = False
@@ -308,10 +307,11 @@ class DraftPolicy:
             drafts.sort(key=itemgetter(1, 2), reverse=True)
             ends = [*range(len(asked), len(drafts), len(asked)), len(drafts)] if drafts else []
         n_rows = [n * k for k in range(1, len(ends) + 1)] if self._in_step else ends
+        n_rows = [k for k in n_rows if n + k <= self.costs.n_rows_max]
         ms = self.costs.table(steps, n, n_rows[-1] if n_rows else 0)
         tokens = [*accumulate((chance for _, chance, _ in drafts), initial=float(n))]
-        speeds = [tokens[end] / ms[rows] for end, rows in zip([0, *ends], [0, *n_rows], strict=True)]
-        first = 1 if steps and ends else 0  # heads that run for nothing show nothing
+        speeds = [tokens[end] / ms[rows] for end, rows in zip([0, *ends], [0, *n_rows], strict=False)]
+        first = 1 if steps and n_rows else 0  # heads that run for nothing show nothing
         best = speeds.index(max(speeds[first:]), first)
         end = [0, *ends][best]
         n_drafts = [[0] * len(asked), [0] * len(asked)]
