@@ -161,7 +161,7 @@ def play(
             ms *= 4 if burst else 1
         if options.drift and n_tokens > n_all / 2:
             ms *= 1.5
-        if not new and not n_first:
+        if not new:
             policy.costs.observe(plan.steps, rows, len(running), ms)
         n_tokens += done
         spent += ms

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 
@@ -374,23 +373,46 @@ def test_a_fixed_length_next_to_an_adaptive_one_stays_what_was_asked_for() -> No
     assert adaptive.stats.drafted > 0 and lengths[0][30 : 30 + len(rounds)].count(1) > len(rounds) / 2
 
 
+class NotingCosts(PassCosts):
+    """Notes the rows of passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
+        self.rows.append(rows)
+
+
+def with_noted_costs(session: FakeSession) -> tuple[Scheduler, NotingCosts]:
+    policy = DraftPolicy(4, has_heads=True)
+    policy.costs = costs = NotingCosts()
+    return Scheduler(session, MtpDrafter(session), policy=policy), costs  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("needs_equal_rows", [True, False])
 def test_a_pass_costs_the_policy_the_rows_that_were_computed(needs_equal_rows: bool) -> None:
-    class Noting(PassCosts):
-        rows: ClassVar[list[int]] = []
-
-        def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
-            self.rows.append(rows)
-
-    policy = DraftPolicy(4, has_heads=True)
-    policy.costs = Noting()
     session = FakeSession(n_seq_max=2)
     session.needs_equal_rows = needs_equal_rows
-    work = Scheduler(session, MtpDrafter(session), policy=policy)  # type: ignore[arg-type]
+    work, costs = with_noted_costs(session)
     submit(work, *(sequence(session, [i, 1], 40, draft_max=n) for i, n in enumerate((1, 3))))
     for _ in range(4):
         work.step()
-    assert Noting.rows[-1] == (8 if needs_equal_rows else 6)
+    assert costs.rows[-1] == (8 if needs_equal_rows else 6)
+
+
+def test_the_policy_learns_what_passes_cost_in_which_heads_catch_up() -> None:
+    """Where lookup drafts for some sequences of a batch, the heads have always missed something."""
+    session = FakeSession()
+    work, costs = with_noted_costs(session)
+    one = sequence(session, [0, 1], 40, draft_max=0)
+    submit(work, one)
+    for n in (0, 0, 0, 3, 3):
+        one.draft_max = n
+        work.step()
+    n_rows = [len(chunk.tokens) for (chunk,) in session.drafts]
+    assert n_rows == [5, 1]
+    assert costs.rows == [1, 1, 4]  # not of the prompt, and the last pass is not counted yet
 
 
 def test_what_is_prepared_of_logits_follows_the_sequences_that_run() -> None:

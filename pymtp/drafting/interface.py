@@ -141,8 +141,6 @@ class Proposal(NamedTuple):
     """Heads that should see the rows of the pass."""
     n_steps: int = 0
     """Steps of the heads that it took, together with those of other sequences."""
-    catches_up: bool = False
-    """Whether the draft took more than one row, so that its time shows nothing of what drafts cost."""
 
     def are_right(self, tokens: Sequence[int]) -> list[bool]:
         """Whether drafts were right: those whose correctness the emitted `tokens` show, from the first on."""

@@ -62,8 +62,8 @@ class MtpDrafter:
             drafted = self._draft_fused(requests, chunks, n_steps, banned)
         n_heads = min(n_steps, self._session.n_heads)
         return {
-            request.slot: _proposal(request, made, n_heads, n_steps, catches_up=len(chunk.tokens) > 1)
-            for request, made, chunk in zip(requests, drafted, chunks, strict=True)
+            request.slot: _proposal(request, made, n_heads, n_steps)
+            for request, made in zip(requests, drafted, strict=True)
         }
 
     def _first_chunk(self, request: DraftRequest, seen_end: int) -> Chunk:
@@ -115,7 +115,7 @@ class _Drafted(NamedTuple):
         self.confidences.append(confidence)
 
 
-def _proposal(request: DraftRequest, drafted: _Drafted, n_heads: int, n_steps: int, *, catches_up: bool) -> Proposal:
+def _proposal(request: DraftRequest, drafted: _Drafted, n_heads: int, n_steps: int) -> Proposal:
     n = request.picker.n_worth(drafted.tokens, drafted.confidences)
     return Proposal(
         drafted.tokens[:n],
@@ -124,7 +124,6 @@ def _proposal(request: DraftRequest, drafted: _Drafted, n_heads: int, n_steps: i
         drafted.tokens[n:],
         n_heads=n_heads,
         n_steps=n_steps,
-        catches_up=catches_up,
     )
 
 
