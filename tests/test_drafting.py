@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, head_logits, plain_text
-from pymtp.drafting.interface import NoDrafter
+from pymtp.drafting.adaptive import AdaptiveDrafter
+from pymtp.drafting.interface import ChainPicker, DraftRequest, NoDrafter
 from pymtp.drafting.mtp import CATCH_UP, MtpDrafter
+from pymtp.drafting.policy import AUTO_DRAFT_MAX, REVIEW
 from pymtp.sampling.chain import Row, Sampler
 from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
@@ -34,11 +36,11 @@ def begin(
     slot: int = 0,
     prompt: list[int] = PROMPT,
     sampler: Sampler | None = None,
+    draft_max: int = 3,
 ) -> TokenSequence:
     """A sequence whose prompt is decoded, with its first token sampled."""
-    sequence = TokenSequence(
-        list(prompt), sampler or Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3
-    )
+    sampler = sampler or Sampler(GREEDY, n_vocab=N_VOCAB)
+    sequence = TokenSequence(list(prompt), sampler, frozenset(), session.n_ctx, draft_max=draft_max)
     play(session, drafter, (slot, sequence))
     return sequence
 
@@ -169,10 +171,31 @@ def test_the_first_draft_after_a_pause_catches_up_on_the_last_missed_positions(n
     assert len(session.drafts[-1][0].tokens) == 1
 
 
+@pytest.mark.parametrize(("draft_max", "n_heads"), [(0, 0), (1, 1), (3, 2)])
+def test_only_heads_that_draft_see_the_prompt(draft_max: int, n_heads: int) -> None:
+    session, drafter = pair(n_draft_max=3)
+    begin(session, drafter, draft_max=draft_max)
+    assert session.n_heads == 2
+    assert (session.passes[-1][0].n_heads if draft_max else session.passes[-1][0].feed) == n_heads
+
+
+@pytest.mark.parametrize("n_wait", [REVIEW, 4 * REVIEW])
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_heads_that_surely_do_not_pay_do_not_see_prompts(steps: int, n_wait: int) -> None:
+    session = FakeSession(n_draft_max=3, n_seq_max=2)
+    drafter = AdaptiveDrafter(session, MtpDrafter(session), None)  # type: ignore[arg-type]
+    choice = drafter.policy._choices[2]
+    choice.steps, choice.n_wait = steps, n_wait
+    picker = ChainPicker(Sampler(GREEDY, n_vocab=N_VOCAB), draws=False)
+    fixed = DraftRequest(PROMPT, 0, 0, 0, len(PROMPT), picker, n_fed=3, n_sequences=2)
+    adaptive = fixed._replace(n_fed=AUTO_DRAFT_MAX, adapts=True, slot=1)
+    made = drafter.propose([fixed, adaptive])
+    assert [each.n_heads for each in made] == [2, min(steps, 2) if n_wait > REVIEW else 2]
+
+
 def test_only_heads_that_draft_see_verified_rows() -> None:
     session, drafter = pair(n_draft_max=3)
     sequence = begin(session, drafter)
-    assert session.passes[-1][0].n_heads == session.n_heads == 2  # the prompt
     for n, n_heads in ((3, 2), (1, 1), (2, 2), (0, 0)):
         sequence.draft_max = n
         play(session, drafter, (0, sequence))

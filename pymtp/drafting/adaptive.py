@@ -48,8 +48,9 @@ class AdaptiveDrafter:
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         adaptive = [request for request in requests if request.adapts and request.n_draft > 0]
-        if any(request.feeds and request.adapts for request in requests) and self.policy.heads_rest:
-            requests = [request._replace(feeds=request.feeds and not request.adapts) for request in requests]
+        if any(request.n_fed for request in requests):
+            most = self.policy.heads_in_use(requests[0].n_sequences)
+            requests = [each._replace(n_fed=min(each.n_fed, most)) if each.adapts else each for each in requests]
         if not adaptive:
             return self._drafter.propose(requests)
         n = adaptive[0].n_sequences

@@ -106,8 +106,8 @@ class DraftRequest(NamedTuple):
     """Tokens that end the sequence."""
     draws: bool = False
     """Whether the drafts are to be drawn; else they are the most likely tokens."""
-    feeds: bool = False
-    """Whether the rows are a part of the prompt that the heads should see."""
+    n_fed: int = 0
+    """How many heads should see the rows, which are a part of the prompt; more than there are: all of them."""
     uses_confidence: bool = False
     """Whether `Proposal.confidences` will be looked at."""
     n_sequences: int = 1

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from pymtp.binding.library import lib
-from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, Proposal
+from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
 from pymtp.engine.session import Chunk, Session
 from pymtp.sampling.distribution import Distribution
 
@@ -46,8 +46,8 @@ class MtpDrafter:
         proposals: dict[int, Proposal] = {}
         for banned, group in groups.items():
             proposals |= self._propose(group, banned)
-        fed = Proposal(n_heads=self._session.n_heads)
-        return [proposals.get(each.slot) or (fed if each.feeds else NO_DRAFTS) for each in requests]
+        n_heads = self._session.n_heads
+        return [proposals.get(each.slot) or Proposal(n_heads=min(each.n_fed, n_heads)) for each in requests]
 
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
         """Nothing to note: the session knows what the heads have seen."""

@@ -238,19 +238,18 @@ class DraftPolicy:
         """Rates of all sequences together."""
         self._lengths = [0, *(n for n in LENGTHS if n <= n_draft_max and has_heads)]
         self._choices: defaultdict[int, _Choice] = defaultdict(_Choice)  # by sequences, as they are computed
-        self._latest = _Choice()
         self._n_rounds = 0
         self._is_plain_checked = False  # its first passes can be from a busy moment: a few more come early, once
 
-    @property
-    def heads_rest(self) -> bool:
-        """Whether the heads have not been worth their time for a while: then prompts need not go through them."""
-        return not self._latest.steps and self._latest.n_wait >= 4 * REVIEW
+    def heads_in_use(self, n: int) -> int:
+        """How many heads the prompts need to go through in a pass of `n` sequences: less than all if it is sure."""
+        choice = self._choices[self._shape(0, n, n)[2]]
+        return choice.steps if choice.n_wait >= 4 * REVIEW else AUTO_DRAFT_MAX
 
     def choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self._n_rounds += 1
-        choice = self._latest = self._choices[self._shape(0, n, n)[2]]
+        choice = self._choices[self._shape(0, n, n)[2]]
         plain = DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n))
         if not self.costs.n_rows_max:
             return plain

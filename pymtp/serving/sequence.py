@@ -180,7 +180,7 @@ class TokenSequence:
             ChainPicker(self.sampler, draws=self.draws, n_min=n_min, p_min=p_min),
             self.stop,
             self.draws,
-            feeds=share.of_prompt,
+            n_fed=self.draft_max if share.of_prompt else 0,
             uses_confidence=p_min > 0,
             n_sequences=n_sequences,
             adapts=self.adapts,
