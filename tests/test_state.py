@@ -105,6 +105,19 @@ def test_a_state_with_a_cell_before_the_first_position_is_refused(tmp_path: Path
     assert session.logits.tolist() == expected
 
 
+def test_the_error_of_a_state_keeps_no_view_in_use(tmp_path: Path) -> None:
+    """Python crashes where it collects one: a server that refuses to restore a slot would end."""
+    weights = Weights(model_facts(write_mimo2(tmp_path / "tiny.gguf")), ModelParams(), with_heads=True)
+    session = Session(weights.model, ContextParams(n_ctx=64, n_threads=1), n_draft_max=1, model_id="m")
+    with pytest.raises(StateError, match="does not fit this session") as refused:
+        session.restore(state.pack(PAYLOAD, engine=abi_id(), model="m"))
+    kept = [value for entry in refused.traceback for value in entry.frame.f_locals.values()]
+    views = [value for value in kept if isinstance(value, memoryview)]
+    assert views
+    for view in views:
+        view.release()  # raises BufferError if it is in use
+
+
 def test_a_state_with_a_cell_that_has_a_sequence_twice_is_refused(tmp_path: Path) -> None:
     """It would be counted twice, and freed once: nothing could be decoded at its place."""
     weights = Weights(model_facts(write_mimo2(tmp_path / "tiny.gguf")), ModelParams(), with_heads=True)

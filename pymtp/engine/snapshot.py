@@ -93,8 +93,9 @@ class Snapshots(ABC):
 
     def _restored(self, sequence: int, data: bytes) -> None:
         payload = unpack(data, engine=abi_id(), model=self._state_id)
-        native = ffi.from_buffer("uint8_t[]", payload)
-        status = lib.pymtp_session_restore(self._native, sequence, native, len(payload))
+        # released before an error keeps it: Python crashes where it collects a view that is in use
+        with ffi.from_buffer("uint8_t[]", payload) as native:
+            status = lib.pymtp_session_restore(self._native, sequence, native, len(payload))
         if status == lib.PYMTP_INVALID:
             raise StateError(error_message())
         check(status)
