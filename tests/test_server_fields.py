@@ -12,7 +12,7 @@ import pytest
 
 from http_server import Client, running
 from llama_archive import texts
-from pymtp import Model
+from pymtp import GenerationParams, Model
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -107,6 +107,18 @@ def test_chats_and_their_kin_say_that_nothing_was_allowed(
     reply = server.post(path, **asked, stream=stream, logit_bias=[[token, False] for token in range(n_vocab)])
     text = reply.data.decode().replace('": ', '":')
     assert reply.status == 200 and cut in text and '"stop_type":"blocked"' in text
+
+
+def test_a_request_without_stop_strings_has_those_of_the_server() -> None:
+    settings = ServerSettings(params=GenerationParams(stop=("ree",)))
+    with running(lambda: Model(n_ctx=256, n_threads=1), settings) as server:
+        body = {"prompt": "Count.", "grammar": 'root ::= "one two three four"'}
+        ends = {"ree": (None, [], "", [""]), "wo": ("wo", ["", "wo"])}
+        for word, given in ends.items():
+            for stop in given:
+                assert server.post("/completion", **body, stop=stop).json["stopping_word"] == word
+        chat = {"messages": MESSAGES, "grammar": body["grammar"]}
+        assert server.post("/v1/messages", **chat, stop_sequences=[]).json["content"][0]["text"] == "one two th"
 
 
 def test_time_to_generate_ends_with_a_line(server: Client) -> None:

@@ -55,8 +55,8 @@ def params_of(
     asked["draft_max"] = _first(asked["draft_max"], fields.speculative_n_max)
     asked["draft_min"] = _first(asked["draft_min"], fields.speculative_n_min)
     asked["draft_p_min"] = _first(asked["draft_p_min"], fields.speculative_p_min)
-    stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop
-    asked["stop"] = None if stop is None else tuple(filter(None, stop))
+    stop = [fields.stop] if isinstance(fields.stop, str) else fields.stop or ()
+    asked["stop"] = tuple(filter(None, stop)) or None  # where there are none, the server's, as in llama-server
     asked["logprobs"] = n_probs
     asked["lora"] = None if fields.lora is None else scales_of(fields.lora)
     asked["logit_bias"] = None if fields.logit_bias is None else _biases(fields.logit_bias, vocabulary)
