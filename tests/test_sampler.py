@@ -490,9 +490,9 @@ def test_breakers_are_looked_for_once(vocabulary: Vocabulary, monkeypatch: pytes
     params = SamplingParams(dry_multiplier=0.7, dry_sequence_breakers=("looked for",))
     for seed in (1, 2):
         Sampler(replace(params, seed=seed), vocabulary)
-    for without in (SamplingParams(), replace(params, mirostat=1), replace(params, dry_penalty_last_n=0)):
-        Sampler(without, vocabulary)
-    assert made == [("dry",), *[params.samplers] * 5]
+    for without in ({"dry_multiplier": 0}, {"dry_multiplier": 1e-46}, {"mirostat": 1}, {"dry_penalty_last_n": 0}):
+        Sampler(replace(params, **without), vocabulary)
+    assert made == [("dry",), *[params.samplers] * 6]
 
 
 @pytest.mark.model

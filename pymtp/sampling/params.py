@@ -118,7 +118,8 @@ class SamplingParams:
     @property
     def has_dry(self) -> bool:
         """Whether DRY lowers what would repeat the text."""
-        return "dry" in self.samplers and self.dry_multiplier > 0 and self.dry_penalty_last_n != 0 and not self.mirostat
+        is_on = self.dry_multiplier > 2**-150  # what is smaller is 0 as llama.cpp's float
+        return "dry" in self.samplers and is_on and self.dry_penalty_last_n != 0 and not self.mirostat
 
     @property
     def keeps_argmax(self) -> bool:
