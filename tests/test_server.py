@@ -579,6 +579,17 @@ def test_messages_stream_what_they_return(server: Client) -> None:
     assert tokens == whole["usage"]["input_tokens"] + whole["usage"]["cache_read_input_tokens"]
 
 
+def test_stamps_of_claude_code_leave_the_prompt_in_the_cache(server: Client) -> None:
+    prompts = set()
+    for stamp in ("a5145", "0b7e2"):
+        head = {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1; cch={stamp};"}
+        rest = {"type": "text", "text": "You write cch=12345; often."}
+        for system in ([head, rest], head["text"] + rest["text"]):
+            reply = server.post("/v1/messages", messages=MESSAGES, system=system, max_tokens=1, verbose=True)
+            prompts.add(reply.json["__verbose"]["prompt"])
+    assert len(prompts) == 1 and "cch=12345; often" in prompts.pop()
+
+
 def test_errors_of_messages_have_the_form_of_that_api(server: Client) -> None:
     response = server.post("/v1/messages", max_tokens=1)
     assert response.status == 400

@@ -3,6 +3,7 @@
 Owns the form of its answers.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from .served_model import ServedModel
 
 N_TOKENS_DEFAULT = 4096
 N_THINKING_DEFAULT = 10000
+_STAMP = re.compile(r"\A(x-anthropic-billing-header:.*?cch=).{5};", re.DOTALL)
+"""What Claude Code begins with: another in each request, so that nothing after it would be in the cache."""
 
 
 class Block(Struct, kw_only=True):
@@ -79,7 +82,7 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     chat = {key: value for key, value in body.items() if key not in MessagesBody.__struct_fields__}
     given = asked.messages or [Message("user", "")]  # none are no error, as in llama-server
     system = _text(asked.system) if isinstance(asked.system, list) else asked.system
-    before = [{"role": "system", "content": system}] if system else []
+    before = [{"role": "system", "content": _STAMP.sub(r"\1fffff;", system)}] if system else []
     chat["messages"] = [*before, *(turned for each in given for turned in _turned(each))]
     if asked.tools:
         chat["tools"] = [_tool(tool) for tool in asked.tools]
