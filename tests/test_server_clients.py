@@ -272,6 +272,10 @@ def test_anthropic_offers_tools_and_brings_their_results(anthropic: Any) -> None
     conversation = [*MESSAGES, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
     reply = anthropic.messages.create(model="nano", messages=conversation, tools=[tool], max_tokens=5)
     assert reply.usage.output_tokens > 0
+    conversation[-1] = {"role": "user", "content": [result, {"type": "text", "text": "And tomorrow?"}]}
+    asked: dict[str, Any] = {"model": "nano", "messages": conversation, "tools": [tool], "max_tokens": 5}
+    prompt = anthropic.messages.create(**asked, extra_body={"verbose": True}).model_extra["__verbose"]["prompt"]
+    assert 0 < prompt.index('<tool_call>\n{"name": "weather"') < prompt.index("rain") < prompt.index("And tomorrow?")
 
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "weather"}])

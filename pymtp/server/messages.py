@@ -152,6 +152,7 @@ def _turned(message: Message) -> Iterator[dict[str, Any]]:
             results.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block.content)})
         elif block.type != "redacted_thinking":  # which only Anthropic can read
             raise _unknown(block)
+    yield from results  # they come before what the user adds
     if content or calls or thinking:
         turned: dict[str, Any] = {"role": message.role, "content": content or ""}
         if calls:
@@ -159,7 +160,6 @@ def _turned(message: Message) -> Iterator[dict[str, Any]]:
         if thinking:
             turned["reasoning_content"] = thinking
         yield turned
-    yield from results
 
 
 def _image(block: Block) -> dict[str, Any]:
