@@ -148,6 +148,24 @@ def test_streamed_log_probabilities_belong_to_the_streamed_text(server: Client) 
     assert "".join(entry["token"] for entry in entries) == content != ""
 
 
+@pytest.mark.parametrize("draft_max", [0, 3])
+def test_stop_strings_have_no_log_probabilities(server: Client, text: str, draft_max: int) -> None:
+    whole = server.post("/completion", prompt=PROMPT, temperature=0, n_predict=16, n_probs=1).json
+    pieces = [entry["token"] for entry in whole["completion_probabilities"]]
+    for first in range(1, 12):
+        for stop in ("".join(pieces[first : first + 2]), "".join(pieces[first : first + 3])[1:-1]):
+            at = text.index(stop)
+            expected = [piece for i, piece in enumerate(pieces) if len("".join(pieces[:i])) < at]
+            asked = {"prompt": PROMPT, "temperature": 0, "max_tokens": 16, "stop": stop, "draft_max": draft_max}
+            reply = server.post("/v1/completions", **asked, logprobs=1).json["choices"][0]
+            assert (reply["text"], reply["logprobs"]["tokens"]) == (text[:at], expected)
+            entries = server.post("/completion", **asked, n_probs=1).json["completion_probabilities"]
+            assert [entry["token"] for entry in entries] == expected
+            events = server.post("/v1/completions", **asked, logprobs=1, stream=True).events
+            shown = [event["choices"][0]["logprobs"] for event in events]
+            assert [token for each in shown if each for token in each["tokens"]] == expected
+
+
 def test_several_choices_and_several_prompts(server: Client, text: str) -> None:
     reply = server.post("/v1/completions", prompt=[PROMPT, PROMPT], n=2, max_tokens=16, temperature=0).json
     assert [choice["text"] for choice in reply["choices"]] == [text] * 4

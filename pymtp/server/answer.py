@@ -62,10 +62,16 @@ class LiveAnswer:
             self._check_time()
         return text
 
+    @property
+    def logprobs(self) -> Sequence[TokenLogprobs]:
+        """Log probabilities of its tokens, without those of the stop string that ended it."""
+        generation = self.generation
+        return generation.logprobs[: generation.n_in_text] if generation.stop_text else generation.logprobs
+
     def new_logprobs(self) -> Sequence[TokenLogprobs]:
-        """Log probabilities that have come since the last call."""
-        n_shown, self._n_logprobs = self._n_logprobs, len(self.generation.logprobs)
-        return self.generation.logprobs[n_shown:]
+        """Log probabilities of the tokens whose text has come since the last call."""
+        n_shown, self._n_logprobs = self._n_logprobs, self.generation.n_in_text
+        return self.generation.logprobs[n_shown : self._n_logprobs]
 
     async def complete(self) -> None:
         """Wait for the end. Raises what ended the generation early."""

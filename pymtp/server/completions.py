@@ -32,10 +32,6 @@ class ChatCompletionReply(ChatReply):
         self._begin(answer)
         yield event(self._chunk(answer, _OPENING) | reports.progress(answer, n_done))
 
-    def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        answer.new_logprobs()  # those of tokens without text are not shown
-        return super().end(answer)
-
     def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
         if answers[0].includes_usage:
             head = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": reports.usage(answers)}
@@ -54,7 +50,7 @@ class ChatCompletionReply(ChatReply):
     def _choice(self, answer: LiveAnswer) -> dict[str, Any]:
         message = answer.generation.message
         choice = {"finish_reason": _reason(answer, message), "index": answer.index, "message": _message(message)}
-        return choice | self._shown(answer, answer.generation.logprobs)
+        return choice | self._shown(answer, answer.logprobs)
 
     def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
         yield event(self._chunk(answer, _OPENING))
@@ -134,8 +130,7 @@ class CompletionReply(Reply):
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
         choices = [
-            _choice(each, each.text, self._shown(each, each.generation.logprobs), reports.finish_reason(each))
-            for each in answers
+            _choice(each, each.text, self._shown(each, each.logprobs), reports.finish_reason(each)) for each in answers
         ]
         more = {"usage": reports.usage(answers), **reports.extras(self._served, answers[0])}
         return {**self._head, "choices": choices, **more}

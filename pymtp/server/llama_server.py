@@ -112,7 +112,7 @@ class LlamaServerReply(Reply):
 
     def piece(self, answer: LiveAnswer, text: str) -> Iterable[bytes]:
         data = self._partial(answer, text, answer.new_tokens) | reports.timings_of_piece(answer)
-        if logprobs := answer.new_logprobs():
+        if logprobs := answer.generation.logprobs[len(answer.tokens) - len(answer.new_tokens) :]:
             data["completion_probabilities"] = reports.logprobs_of(self._served, answer, logprobs)
         yield event(data)
 

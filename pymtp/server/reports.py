@@ -182,8 +182,8 @@ def whole(served: ServedModel, answer: LiveAnswer) -> dict[str, Any]:
         "timings": timings(answer),
         "drafting": drafting(answer),
     }
-    if generation.logprobs and not asked.stream:
-        data["completion_probabilities"] = logprobs_of(served, answer, generation.logprobs)
+    if answer.logprobs and not asked.stream:
+        data["completion_probabilities"] = logprobs_of(served, answer, answer.logprobs)
     return only(asked.response_fields, data) if asked.response_fields else data
 
 

@@ -224,7 +224,7 @@ class ResponsesReply(ChatReply):
             item = {"id": self._ids["reasoning"], "type": "reasoning", "summary": [], "content": content}
             items.append(item | {"encrypted_content": "", "status": "completed"})
         if message.content:
-            logprobs = reports.logprobs_of(self._served, answer, answer.generation.logprobs)
+            logprobs = reports.logprobs_of(self._served, answer, answer.logprobs)
             part = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": logprobs}
             item = {"id": self._ids["message"], "type": "message", "role": "assistant", "content": [part]}
             items.append(item | {"status": "completed"})

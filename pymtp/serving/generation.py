@@ -3,6 +3,7 @@
 Owns the text. Takes the updates of its request in whatever thread or task iterates; the engine never waits for it.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -63,6 +64,7 @@ class Generation:
         """Log probabilities of the tokens, if they were asked for."""
         self.text = ""
         """The pieces so far."""
+        self._begins: list[int] = []  # characters before each token
         self.finish_reason: FinishReason | None = None
         """Why the text ended, once it has; None also if it was closed."""
         self.is_over = False
@@ -92,6 +94,11 @@ class Generation:
     def stop_text(self) -> str | None:
         """The stop string that ended the text, if one did."""
         return self._stream.stopped_by
+
+    @property
+    def n_in_text(self) -> int:
+        """Tokens up to the last that `text` has a part of: not those of a stop string, or one that may become one."""
+        return bisect_left(self._begins, len(self.text))
 
     @property
     def message(self) -> ChatMessage:
@@ -204,6 +211,7 @@ class Generation:
         for i, token in enumerate(update.tokens):
             data = self._piece(token)
             data = self._closed_once.push(data) if self._closed_once else data
+            self._begins.append(self._stream.n_decoded)
             piece += self._stream.push(data, drafted=i < update.n_accepted)
         if update.finish_reason or update.error:
             self.finish_reason = update.finish_reason

@@ -39,6 +39,11 @@ class TextStream:
         self._held = ""
         return text
 
+    @property
+    def n_decoded(self) -> int:
+        """Characters of all pieces, with those that are held back or left out."""
+        return len(self._drafted)
+
     def parts(self, text: str, begin: int) -> list[tuple[str, bool]]:
         """Cut `text`, which begins at character `begin`, where origins change: parts, and whether they were drafted."""
         # characters that a flush adds were completed by no token
