@@ -75,6 +75,16 @@ def test_openai_reads_completions_and_log_probabilities(openai: Any) -> None:
         assert len(entry.top_logprobs) == 3 and entry.logprob <= entry.top_logprobs[0].logprob + 1e-6
 
 
+def test_openai_streams_completions_with_the_tokens_of_all(openai: Any) -> None:
+    asked: dict[str, Any] = {"model": "nano", "prompt": ["One, two,", "A"], "max_tokens": 4, "temperature": 0, "n": 2}
+    whole = openai.completions.create(**asked)
+    *chunks, last = openai.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    assert (last.choices, last.usage) == ([], whole.usage) and not any(chunk.usage for chunk in chunks)
+    assert len({chunk.id for chunk in [*chunks, last]}) == 1
+    for i, choice in enumerate(whole.choices):
+        assert "".join(each.text for chunk in chunks for each in chunk.choices if each.index == i) == choice.text
+
+
 def test_openai_reads_json_that_follows_a_schema(openai: Any) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "fruit", "strict": True, "schema": FRUIT}}
     reply = openai.chat.completions.create(

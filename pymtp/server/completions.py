@@ -120,12 +120,11 @@ class CompletionReply(Reply):
         yield event(self._chunk(answer, "") | reports.progress(answer, n_done))
 
     def end(self, answer: LiveAnswer) -> Iterable[bytes]:
-        data = self._chunk(answer, "", reason=reports.finish_reason(answer)) | reports.extras(self._served, answer)
-        if answer.includes_usage:
-            data["usage"] = reports.usage([answer])
-        yield event(data)
+        yield event(self._chunk(answer, "", None, reports.finish_reason(answer)) | reports.extras(self._served, answer))
 
     def close(self, answers: Sequence[LiveAnswer]) -> Iterable[bytes]:
+        if answers[0].includes_usage:
+            yield event({**self._head, "choices": [], "usage": reports.usage(answers)})
         yield b"data: [DONE]\n\n"
 
     def whole(self, answers: Sequence[LiveAnswer]) -> Any:
