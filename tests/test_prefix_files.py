@@ -151,6 +151,16 @@ def test_what_cannot_be_used_is_computed_again(load: Callable[..., Model], tmp_p
         assert answer(model, LONG)[1].n_cached > 0
 
 
+@pytest.mark.parametrize("options", [{"draft_max": 0}, {"type_k": "q8_0"}, {"flash_attn": "off"}], ids=str)
+def test_files_of_other_settings_take_nothing_away(load: Callable[..., Model], options: dict[str, Any]) -> None:
+    with load() as model:
+        answer(model, f"{LONG}And then the cat")
+        model.slots.write_files()
+    with load(**options) as model:
+        assert answer(model, LONG)[1].n_cached == 0
+        assert answer(model, f"{LONG}And then the cat")[1].n_cached > 100  # of what the slot held
+
+
 def test_a_folder_that_is_lost_ends_no_text(load: Callable[..., Model], tmp_path: Path) -> None:
     folder, other = tmp_path / "folder", tmp_path / "other"
     with load() as model:

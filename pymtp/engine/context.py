@@ -91,9 +91,9 @@ class ContextParams:
         threads_of(self)  # what the machine does not have shows before a model is loaded
 
     @property
-    def positions_id(self) -> str:
-        """Names how positions are computed; "": as the model says. What a cache holds depends on it."""
-        names = ("rope_scaling", "yarn_orig_ctx", *_ROPE_FLOATS)
+    def cache_id(self) -> str:
+        """Names how positions are computed and kept; "": by default. What a cache holds depends on it."""
+        names = ("rope_scaling", "yarn_orig_ctx", *_ROPE_FLOATS, "flash_attn", "type_k", "type_v")
         given = [(name, getattr(self, name)) for name in names if getattr(self, name) != getattr(ContextParams, name)]
         return f" {given}" if given else ""
 

@@ -135,8 +135,9 @@ class Session(Snapshots):
         self._counters = ffi.new("struct pymtp_counters *")
         self.n_reduced = 0
         """Highest logits that passes find: see reduce_logits."""
-        self.model_id = self._state_id = model_id + params.positions_id
-        """Names the weights, and how positions are computed."""
+        heads_id = "" if info.n_heads == 1 else f" {info.n_heads} heads"
+        self.model_id = self._state_id = model_id + params.cache_id + heads_id
+        """Names the weights, how positions are computed and kept, and how many heads have a part in it."""
         self.n_seq_max = params.n_seq_max
         """Sequences that the session holds."""
         self.n_cells: int = params.n_cells or self.n_ctx * self.n_seq_max

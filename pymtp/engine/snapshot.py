@@ -32,7 +32,7 @@ ALL = -1
 class Snapshots(ABC):
     """The part of a session that saves what it remembers."""
 
-    _state_id: str  # names the weights, and adapters with their scales: a saved state belongs to them
+    _state_id: str  # names the weights, heads, cache, and adapters with their scales: a saved state belongs to them
     n_seq_max: int
 
     @property
@@ -131,7 +131,9 @@ def _header(data: bytes, *, engine: str, model: str) -> tuple[bytes, dict[str, A
     if saved["engine"] != engine:
         raise StateError(f"the state was saved by another version ({saved['engine']}, this is {engine}); save it again")
     if saved["model"] != model:
-        raise StateError("the state was saved with another model; load the model that it belongs to")
+        raise StateError(
+            "the state was saved with another model; load the model that it belongs to, with its heads and cache"
+        )
     return head, saved
 
 
