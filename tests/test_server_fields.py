@@ -121,6 +121,16 @@ def test_a_request_without_stop_strings_has_those_of_the_server() -> None:
         assert server.post("/v1/messages", **chat, stop_sequences=[]).json["content"][0]["text"] == "one two th"
 
 
+def test_a_turn_that_the_template_ends_has_no_stop_sequence() -> None:
+    template = texts("models/templates", ".jinja")["poolside-Laguna-XS.2.jinja"]  # its answers end at </assistant>
+    body = {"messages": MESSAGES, "grammar": 'root ::= "one two</assistant>"', "reasoning_effort": "none"}
+    with running(lambda: Model(n_ctx=256, n_threads=1, chat_template=template), ServerSettings()) as server:
+        for given, reason, sequence in (([], "end_turn", None), (["two"], "stop_sequence", "two")):
+            reply = server.post("/v1/messages", **body, stop_sequences=given).json
+            assert (reply["stop_reason"], reply["stop_sequence"]) == (reason, sequence)
+            assert reply["content"][0]["text"] == ("one " if given else "one two")
+
+
 def test_time_to_generate_ends_with_a_line(server: Client) -> None:
     body = {"prompt": "a\n" * 60, "temperature": 0, "n_predict": 400, "grammar": 'root ::= "a\\n"+'}
     reply = server.post("/completion", **body, t_max_predict_ms=1).json

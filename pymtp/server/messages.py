@@ -279,6 +279,7 @@ def _usage(answer: LiveAnswer, n_output: int) -> dict[str, int]:
 
 def _end(answer: LiveAnswer, message: ChatMessage) -> dict[str, Any]:
     stop = answer.generation.stop_text
+    stop = stop if stop in answer.generation.params.stop else None  # else it is the template's, which ends a turn
     reason = "tool_use" if message.tool_calls else "stop_sequence" if stop else "end_turn"
     return {"stop_reason": reason if answer.is_complete else "max_tokens", "stop_sequence": stop}
 
