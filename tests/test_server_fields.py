@@ -183,6 +183,15 @@ def test_thinking_is_apart_from_the_content() -> None:
     assert whole["reasoning_content"].strip() in inside["content"] and "reasoning_content" not in inside
 
 
+def test_messages_may_turn_thinking_off() -> None:
+    template = texts("models/templates", ".jinja")["Qwen-Qwen3-0.6B.jinja"]
+    with running(lambda: Model(n_ctx=256, n_threads=1, chat_template=template), ServerSettings()) as server:
+        for kind, is_off in (("disabled", True), ("enabled", False), ("adaptive", False)):
+            body = {"messages": MESSAGES, "max_tokens": 1, "thinking": {"type": kind}, "verbose": True}
+            prompt = server.post("/v1/messages", **body).json["__verbose"]["prompt"]
+            assert prompt.endswith("</think>\n\n") == is_off
+
+
 def test_templates_get_what_a_request_gives_them(server: Client) -> None:
     def prompt(**body: Any) -> str:
         return str(server.post("/apply-template", messages=MESSAGES, **body).json["prompt"])

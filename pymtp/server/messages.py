@@ -99,6 +99,8 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
         chat["reasoning_effort"] = effort
     if asked.thinking and asked.thinking.get("type") == "enabled":
         chat["thinking_budget_tokens"] = asked.thinking.get("budget_tokens", N_THINKING_DEFAULT)
+    elif asked.thinking and asked.thinking.get("type") == "disabled":
+        chat["reasoning_effort"] = "none"
     return chat
 
 
