@@ -170,9 +170,14 @@ def scaled_files(text: str) -> list[tuple[str, float]]:
 
 def _items(text: str) -> list[str]:
     """The items between commas; a name that has a comma is put in quotes."""
-    items = next(csv.reader([text]), [])
+    try:
+        items = next(csv.reader([text]), [])
+    except csv.Error:  # a line break outside of quotes
+        items = []
     if not items or not all(items):
-        raise typer.BadParameter(f"must be names of files between commas, not {text!r}")
+        raise typer.BadParameter(
+            f"must be items between commas; quote one that has a comma or a line break, not {text!r}"
+        )
     return items
 
 

@@ -542,7 +542,7 @@ def test_the_commands_apply_adapters(tiny: tuple[Path, Path, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [["--lora", ""], ["--lora", "a,,b"], ["--lora-scaled", "a"], ["--lora-scaled", "a:x"]]
+    "flags", [["--lora", ""], ["--lora", "a,,b"], ["--lora", "a\nb"], ["--lora-scaled", "a"], ["--lora-scaled", "a:x"]]
 )
 def test_flags_that_name_no_adapters_are_refused(flags: list[str]) -> None:
     assert command("run", *flags, "-p", "a").exit_code == 2
