@@ -135,7 +135,7 @@ def escaped(text: str) -> str:
 
 def _bias(text: str) -> tuple[int, float]:
     """Parse `15043+1` or `15043-inf`, as llama.cpp writes it."""
-    sign = max(text.find("+"), text.find("-", 1))
+    sign = next((i for i, char in enumerate(text) if i and char in "+-"), 0)
     try:
         return int(text[:sign]) if sign > 0 else int(""), float(text[sign:])
     except ValueError:

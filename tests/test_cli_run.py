@@ -143,7 +143,7 @@ def test_flags_reach_the_model_and_the_sampler(run: Run, embedded_model: Path) -
     drafts = "--draft mtp --draft-model heads.gguf --draft-max 2 --draft-vocab 4000"
     drafts += " --draft-head-type q4_0 --mtp-context target"
     chain = "--samplers top_k;min_p;temp --temp 0 --top-k 7 --top-p 0.5 --min-p 0.1 --typical 0.9 --top-nsigma 2"
-    more = "--xtc-probability 0.5 --xtc-threshold 0.2 --dynatemp-range 0.3 --dynatemp-exp 2 -l 15+1.5 -l 3-inf"
+    more = "--xtc-probability 0.5 --xtc-threshold 0.2 --dynatemp-range 0.3 --dynatemp-exp 2 -l 15+15e-1 -l 3-inf"
     penalties = "--repeat-last-n 9 --repeat-penalty 1.1 --presence-penalty 0.2 --frequency-penalty 0.3"
     dry = "--dry-multiplier 0.8 --dry-base 2 --dry-allowed-length 3 --dry-penalty-last-n -1 --dry-sequence-breaker \\n"
     text = "-s 9 --ignore-eos -r END --stop \\n\\n --draft-pick sample --accept rejection"
