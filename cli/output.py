@@ -85,9 +85,9 @@ def device_text(device: "pymtp.Device") -> str:
 def show_devices(ctx: typer.Context, wanted: bool) -> bool:
     """What --list-devices does."""
     if wanted:
-        typer.echo("Available devices:")
-        for device in pymtp.devices(ctx.params.get("rpc") or ()):
-            typer.echo(f"  {device_text(device)}")
+        output = Output()
+        found = (f"  {device_text(device)}\n" for device in pymtp.devices(ctx.params.get("rpc") or ()))
+        output.write("".join(["Available devices:\n", *found]))
         from pymtp.placement.devices import left_out  # loads the native library
 
         for line in left_out():

@@ -20,7 +20,7 @@ import pytest
 FAKE = [sys.executable, str(Path(__file__).with_name("fake_pymtp.py"))]
 FAKE_COMMAND = [*FAKE, "run"]
 FULL_DISK = "pymtp: cannot write to stdout: No space left on device; check where it is redirected to\n"
-INFORMATION = (["--help"], ["--version"], ["run", "--help"], [])
+INFORMATION = (["--help"], ["--version"], ["run", "--help"], ["run", "--list-devices"], [])
 """What is printed without a model."""
 TIMEOUT_S = 120
 
