@@ -107,11 +107,15 @@ def parse_without_schemas(params: list[Any]) -> None:
             param.get_runtime_param = partial(SimpleNamespace, coerce=value_of)
 
 
+_ON_WORDS = {"enabled": "on", "disabled": "off"}
+"""llama.cpp's words in variables of switches that typer does not know."""
+
+
 def _value(parse: Parser | None, of_typer: Callable[[], Any], value: Any, param: Any, ctx: Any) -> Any:
     """The value of a parameter for what was given, or for its default."""
     is_list = param.multiple or param.nargs == -1
     if value is None:
         return () if is_list else None
     if parse is None:
-        return of_typer().coerce(value, param=param, ctx=ctx)
+        return of_typer().coerce(_ON_WORDS.get(value, value), param=param, ctx=ctx)
     return [parse(each) for each in value] if is_list else parse(value)

@@ -65,6 +65,14 @@ def test_variables_that_no_flag_reads_become_flags() -> None:
     assert said == ["LLAMA_ARG_POOLING is not read: pymtp has no --pooling"]
 
 
+@pytest.mark.parametrize("word", ["enabled", "disabled"])
+def test_variables_of_switches_take_llama_cpps_words(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LLAMA_ARG_KV_OFFLOAD", "LLAMA_ARG_IGNORE_EOS"):
+        monkeypatch.setenv(name, word)
+    result = CliRunner().invoke(app, ["run", "hi", "-m", "missing.gguf"])
+    assert "missing.gguf: no such file" in result.stderr
+
+
 def test_what_a_variable_says_wrong_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidParameter, match="LLAMA_ARG_SPEC_TYPE must be one of none, draft-mtp, ngram"):
         from_variables({"LLAMA_ARG_SPEC_TYPE": "eagle"}, (), (), print)
