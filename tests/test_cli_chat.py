@@ -212,6 +212,14 @@ def test_turns_that_do_not_alternate_are_not_loaded(tmp_path: Path) -> None:
     assert "messages must be pairs of user and assistant" in chat("/load odd.json").stderr
 
 
+def test_a_saved_reason_that_is_not_one_is_not_shown(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "finish_reason": []}]
+    saved = {"format": "pymtp chat", "system": None, "messages": messages}
+    (tmp_path / "odd.json").write_text(json.dumps(saved), encoding="utf-8")
+    result = chat("/load odd.json", "/show chat")
+    assert (result.exit_code, result.stdout) == (0, "a\nb\n") and "cut" not in result.stderr
+
+
 def test_a_wrong_command_is_answered_with_the_nearest() -> None:
     result = chat("/sats", "/xyzzy", "/exit now", "//slash")
     assert "no command /sats; did you mean /stats?" in result.stderr

@@ -20,7 +20,7 @@ class SavedChat(msgspec.Struct):
     """A conversation without its model."""
 
     format: Literal["pymtp chat"]
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, str | tuple[str, ...] | None]]
     system: str | None = None
 
 
