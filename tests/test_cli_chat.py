@@ -543,6 +543,16 @@ def test_without_colours_nothing_is_dimmed(environment: dict[str, str]) -> None:
     assert not re.search(r"\x1b\[[0-9;]*[34][0-7]m", terminal.seen)
 
 
+def test_names_and_system_prompts_do_not_control_the_terminal(environment: dict[str, str]) -> None:
+    flags = ["--override-kv", "general.name=str:\x1b]0;a name\a", "-sys", "\x1b[31mred"]
+    with Terminal([*COMMAND, *flags], env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        assert "\ufffd[31mred" in say(terminal, "/system") and "\ufffd[31mred" in say(terminal, "/show")
+        assert leave(terminal) == 0
+    assert "\ufffd]0;a name\ufffd" in terminal.seen
+    assert "\x1b]0;" not in terminal.seen and "\x1b[31m" not in terminal.seen
+
+
 def test_thinking_is_dimmed(environment: dict[str, str]) -> None:
     with Terminal([*COMMAND, "-n", "100"], env=environment) as terminal:
         terminal.wait_for(PROMPT)

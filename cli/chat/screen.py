@@ -13,6 +13,7 @@ from pymtp import Answer
 
 from ..answer import DIM, END, Part, Writer
 from ..output import Output, print_stderr, shows_color
+from ..text import harmless
 
 CUT = {"length": "-n", "context": "the context is full: -c", "blocked": "no token is allowed", None: "interrupted"}
 """Words for the reasons for which an answer is not whole."""
@@ -77,7 +78,7 @@ class Screen:
         width = max(self.columns - 1, 20)
         for line in text.splitlines() or [""]:
             if self._wraps_notes:
-                line = textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
+                line = textwrap.fill(harmless(line), width, subsequent_indent="  ", break_on_hyphens=False)
             print_stderr(f"{DIM}{line}{END[DIM]}" if self._dims_notes else line)
 
     def table(self, rows: Iterable[tuple[str, str]]) -> None:
@@ -89,7 +90,7 @@ class Screen:
             self.note("\n".join(f"{name}\n  {text}" for name, text in rows))
             return
         for name, text in rows:
-            lines = textwrap.wrap(text, max(self.columns - width - 1, 10), break_on_hyphens=False) or [""]
+            lines = textwrap.wrap(harmless(text), max(self.columns - width - 1, 10), break_on_hyphens=False) or [""]
             for i, line in enumerate(lines):
                 print_stderr(f"{name if i == 0 else '':<{width}}{line}".rstrip())
 
