@@ -234,7 +234,7 @@ def from_variables(
             word = flag if value.lower() in _TRUE else "--no-" + flag[2:]
             result += [word] if value and word in MEANS else []
         elif not ignored(flag):
-            say(f"{variable} is not read: pymtp has no {flag}")
+            say(f"{variable} is not read: " + (f"use {flag}" if flag in known else f"pymtp has no {flag}"))
     return result
 
 

@@ -54,15 +54,19 @@ def test_variables_that_no_flag_reads_become_flags() -> None:
         "LLAMA_ARG_MLOCK": "0",
         "LLAMA_ARG_CONT_BATCHING": "1",
         "LLAMA_ARG_POOLING": "mean",
+        "LLAMA_ARG_DRAFT": "none",
         "LLAMA_ARG_NO_ENDPOINT_SLOTS": "1",
         "PATH": "/bin",
     }
-    assert from_variables(environment, {"LLAMA_ARG_CTX_SIZE"}, {"--no-slots"}, said.append) == [
+    assert from_variables(environment, {"LLAMA_ARG_CTX_SIZE"}, {"--no-slots", "--draft"}, said.append) == [
         *("--spec-type", "draft-mtp"),
         "--no-mmap",
         "--no-slots",
     ]
-    assert said == ["LLAMA_ARG_POOLING is not read: pymtp has no --pooling"]
+    assert said == [
+        "LLAMA_ARG_POOLING is not read: pymtp has no --pooling",
+        "LLAMA_ARG_DRAFT is not read: use --draft",
+    ]
 
 
 @pytest.mark.parametrize("word", ["enabled", "disabled"])
