@@ -141,6 +141,16 @@ def test_devices_are_listed() -> None:
 
 
 @model
+def test_an_answer_of_one_token_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    lines = (f'{{"category": "x", "prompt": "hi", "answer": "{answer}"}}\n' for answer in ("a longer one", "a"))
+    path.write_text("".join(lines))
+    result = bench("--answers", str(path), "-p", "0", "-r", "1")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "pymtp: the answer 'a' is a single token, which takes no round; make it longer\n"
+
+
+@model
 def test_every_arm_has_a_row_in_every_test_and_kind_of_text(prompts: Path) -> None:
     found = rows("-r", "1", "--prompts", prompts, "--draft-max", "1,auto", "-d", "0,32", "-pg", "16,8")
     assert [(row["test"], row["category"], row["draft_max"]) for row in found] == [

@@ -103,13 +103,18 @@ _FORM = '{"category": "code", "prompt": "..."}, or "messages": [{"role": ..., "c
 
 
 def tokenized(text: Text, vocabulary: Vocabulary) -> Prompt:
-    """The prompt for `text`. Without a chat template, messages are joined by newlines."""
+    """The prompt for `text`. Without a chat template, messages are joined by newlines.
+
+    Raises PymtpError for an answer that takes no round, of which there would be no speed.
+    """
     written = text.prompt
     if text.messages and vocabulary.chat_template is not None:
         written = ChatTemplate(vocabulary).render(text.messages).text
     elif text.messages:
         written = "\n".join(message["content"] for message in text.messages)
     answer = vocabulary.tokenize(text.answer, is_start=False) if text.answer else []
+    if len(answer) == 1:  # it comes with the prompt
+        raise PymtpError(f"the answer {text.answer!r} is a single token, which takes no round; make it longer")
     return Prompt(text.category, written, vocabulary.tokenize(written), answer)
 
 
