@@ -43,6 +43,11 @@ class Interrupt:
         self.requested = True
 
 
+def end_at_next() -> None:
+    """Have a further Ctrl-C end the process at once: an exception would become a traceback where a model is freed."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def cleaning_up() -> Iterator[None]:
     """Have SIGTERM and SIGHUP end the command as an exception does, so that what it has begun to write is removed."""

@@ -16,7 +16,7 @@ from .answer import Writer, parts_of
 from .asked import chat_of
 from .context import TOY, find, load, note_embedded, prepare_library
 from .flags import Values
-from .interrupt import Interrupt
+from .interrupt import Interrupt, end_at_next
 from .output import CommandError, Output, print_stderr, shows_color
 from .progress import prompting
 from .prompt import read_prompt, split_positionals
@@ -48,6 +48,8 @@ def run(own: Values) -> None:
                 generation = model.chat(messages, found.params, chat_params=chat_params, on_prompt=on_prompt)
             writer = Writer(output, hides_text=own.as_json, hides_thinking=own.as_json or own.quiet)
             stopped = _consume(generation, writer, with_drafts=own.color and shows_color(sys.stdout))
+            if stopped:
+                end_at_next()
         _report(own, output, generation, model, path=found.path, stopped=stopped)
     if stopped:
         raise typer.Exit(130)

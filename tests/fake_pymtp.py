@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,8 @@ class Script:
     load_error: Exception | None = None
     generate_error: Exception | None = None
     finish_reason: str = "eog"
+    interrupts_close: bool = False
+    """Whether Ctrl-C comes while the model is freed."""
     exits_on_abort: bool = False
     """Whether the command line asked for it."""
 
@@ -111,7 +114,8 @@ class FakeModel:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        if self.script.interrupts_close:
+            signal.raise_signal(signal.SIGINT)
 
     def chat(
         self, messages: list[dict[str, str]], params: FakeParams, *, chat_params: object, on_prompt: object

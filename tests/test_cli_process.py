@@ -72,6 +72,16 @@ def test_ctrl_c_stops_with_a_newline_the_stats_and_130() -> None:
     assert "Traceback" not in stderr
 
 
+def test_another_ctrl_c_ends_the_process_while_the_model_is_freed() -> None:
+    process = start("hi", script={"endless": True, "interrupts_close": True})
+    assert process.stdout is not None
+    process.stdout.read(10)
+    process.send_signal(signal.SIGINT)
+    code, _, stderr = finish(process)
+    assert code == -signal.SIGINT
+    assert "speed-up:" in stderr and "Traceback" not in stderr
+
+
 def test_ctrl_c_completes_the_json(tmp_path: Path) -> None:
     marker = tmp_path / "generating"
     process = start("hi", "--json", "-q", "--debug", script={"endless": True, "pieces": ["a"], "marker": str(marker)})

@@ -12,12 +12,13 @@ from pymtp.text.files import read_text_record
 from ..asked import chat_of
 from ..context import find, load, named_model, note_embedded, prepare_library
 from ..flags import Values
+from ..interrupt import end_at_next
 from ..output import CommandError, Output, print_stderr
 from ..prompt import read_prompt
 from . import files
 from .commands import completions
 from .reader import open_reader
-from .repl import Repl
+from .repl import INTERRUPTED, Repl
 from .screen import Display, Screen
 from .state import Chat
 
@@ -41,6 +42,8 @@ def chat(own: Values) -> None:
         keeps_history = not own.no_history
         reader = open_reader(completions(), keeps_history=keeps_history)
         code = Repl(state, reader, first=first, saves=keeps_history).run()
+        if code == INTERRUPTED:
+            end_at_next()
     if code:
         raise typer.Exit(code)
 
