@@ -408,7 +408,8 @@ def test_commands_show_devices_and_the_layers_that_they_would_get(endpoints: lis
 def test_a_port_that_is_taken_is_one_line(servers: list[RpcServer]) -> None:
     refused = command("rpc-server", "-p", str(servers[0].port))
     assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1] == f"pymtp: cannot listen at {servers[0].endpoint}"
+    fix = "name a free port, and an IPv4 address of this host"
+    assert refused.stderr.splitlines()[-1] == f"pymtp: cannot listen at {servers[0].endpoint}: {fix}"
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

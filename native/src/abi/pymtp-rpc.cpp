@@ -66,6 +66,6 @@ int32_t pymtp_rpc_serve(const char * endpoint, const char * cache_dir, int32_t n
         std::vector<ggml_backend_dev_t> devices(device, device + n_devices);
         rpc_function<void (*)(const char *, const char *, size_t, size_t, ggml_backend_dev_t *)>(
             "ggml_backend_rpc_start_server")(endpoint, cache_dir, n_threads, devices.size(), devices.data());
-        pymtp_fail(PYMTP_FAILED, "cannot listen at %s", endpoint);
+        pymtp_fail(PYMTP_FAILED, "cannot listen at %s: name a free port, and an IPv4 address of this host", endpoint);
     });
 }
