@@ -396,6 +396,24 @@ def test_heads_continue_without_the_hidden_state_of_a_dropped_row(family: tuple[
         assert session.draft_tokens([Chunk([3], 23)], K) == drafts
 
 
+def test_heads_catch_up_from_where_hidden_states_are_kept_and_lose_nothing_before(family: tuple[object, int]) -> None:
+    model, n_heads = family
+    logits = []
+    with Session(model, PARAMS, n_draft_max=K) as session:
+        for catches_up in (False, True):
+            session.decode([Chunk(list(range(100)), 0, feed=True, n_heads=1)])
+            go_back(session, 30)  # hidden states are kept of the last positions only
+            session.decode([Chunk([7, 8, 9], 30, feed=True, n_heads=1)])
+            begin = session.seen_end(0, K)
+            assert begin == (33 if n_heads == 1 else 31)
+            if catches_up:
+                session.draft_tokens([Chunk([*range(30), 7, 8, 9, 3][begin:], begin)], K)
+            session.draft(0, 1, [Chunk([3], 33)])
+            logits.append(session.draft_logits)
+            session.truncate(0)
+    np.testing.assert_allclose(logits[1], logits[0], atol=1e-5)
+
+
 def test_ubatches_are_at_least_large_enough_for_a_round_of_all_sequences(family: tuple[object, int]) -> None:
     model, _ = family
     params = ContextParams(n_ctx=256, n_ubatch=1, n_batch=1, n_seq_max=2, n_threads=1, flash_attn="off")

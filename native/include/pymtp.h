@@ -198,7 +198,7 @@ int32_t pymtp_session_describe(const struct pymtp_session * session, struct pymt
 // Returns -1 for an error.
 int32_t pymtp_session_n_computed(const struct pymtp_session * session, int32_t n_rows, int32_t of_step);
 
-// The positions of sequences after the last that all of the first n_heads heads have seen. seq, end: [n]
+// The positions of sequences after the last that the first n_heads heads have seen, or can see no more: [n] each
 int32_t pymtp_session_seen_end(const struct pymtp_session * session, int32_t n_heads, int32_t n, const int32_t * seq,
                                int32_t * end);
 

@@ -242,7 +242,7 @@ class Session(Snapshots):
         return found
 
     def seen_end(self, sequence: int, n_heads: int) -> int:
-        """The position of `sequence` after the last that all of the first `n_heads` heads have seen."""
+        """The position of `sequence` after the last that the first `n_heads` heads have seen, or can see no more."""
         return self.seen_ends([sequence], n_heads)[0]
 
     def seen_ends(self, sequences: Sequence[int], n_heads: int) -> list[int]:

@@ -266,7 +266,7 @@ int32_t pymtp_session_seen_end(const pymtp_session * session, int32_t n_heads, i
         pymtp_need_array(end, n, llama_n_seq_max(self.ctx), "positions");
         for (int32_t i = 0; i < n; ++i) {
             self.need_seq(seq[i]);
-            end[i] = std::min(self.mtp->heads.seen_end(seq[i], n_heads), self.padder->end(seq[i]));
+            end[i] = self.mtp->heads.seen_end(seq[i], self.padder->end(seq[i]), n_heads);
         }
     });
 }

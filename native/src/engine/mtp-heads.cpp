@@ -154,12 +154,15 @@ void mtp_heads::take_image(const mtp_image_rows & image) {
     }
 }
 
-llama_pos mtp_heads::seen_end(llama_seq_id seq, int32_t n) const {
-    llama_pos res = trunk_memory().seq_pos_max(seq) + 1;
+llama_pos mtp_heads::seen_end(llama_seq_id seq, llama_pos end, int32_t n) const {
+    llama_pos of_all = end;
     for (int32_t head = 0; head < std::min(n, n_storing); ++head) {
-        res = std::min(res, seen[head][seq].end);
+        of_all = std::min(of_all, seen[head][seq].end);
     }
-    return res;
+    while (end > of_all && has_hidden(seq, end - 2)) {
+        --end;
+    }
+    return end;
 }
 
 void mtp_heads::start_draft(const std::vector<mtp_row> & rows, int32_t n) {

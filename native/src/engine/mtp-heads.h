@@ -86,8 +86,9 @@ class mtp_heads {
 
     // --- what they have seen
 
-    // the position after the last that the first n of the heads have seen
-    llama_pos seen_end(llama_seq_id seq, int32_t n) const;
+    // The position after the last, of those before end, that the first n of the heads have seen; or that they cannot see
+    // any more, as its hidden state before is gone: heads that know it would lose it if they ran there once more.
+    llama_pos seen_end(llama_seq_id seq, llama_pos end, int32_t n) const;
 
     // the first n heads run on a row in the trunk's pass, or on all positions of an image
     void take(const mtp_row & row, int32_t n);
