@@ -64,11 +64,14 @@ class InvalidParameter(PymtpError, ValueError):
     """
 
     def __init__(self, name: str, allowed: str, *, value: object = None) -> None:
-        got = "" if value is None else f", not {_shown(value)}"
-        super().__init__(f"{name} must be {allowed}{got}")
+        super().__init__(name, allowed)  # with these another process makes it again
         self.name = name
         self.allowed = allowed
         self.value = value
+
+    def __str__(self) -> str:
+        got = "" if self.value is None else f", not {_shown(self.value)}"
+        return f"{self.name} must be {self.allowed}{got}"
 
 
 def _shown(value: object) -> str:

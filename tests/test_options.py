@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
@@ -118,6 +119,13 @@ def test_a_value_that_a_model_cannot_have_is_named(options: dict[str, Any], mess
 def test_parameters_are_frozen(part: Any) -> None:
     with pytest.raises(FrozenInstanceError):
         setattr(part, fields(part)[0].name, 1)
+
+
+def test_what_was_refused_in_another_process_is_said_here() -> None:
+    error = InvalidParameter("top_p", "between 0 and 1", value=3)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error) == "top_p must be between 0 and 1, not 3"
+    assert (again.name, again.value) == ("top_p", 3)
 
 
 @pytest.mark.model
