@@ -230,3 +230,21 @@ def test_a_prompt_is_the_same_in_parts_and_beside_others(
     expected = last_row(512, 1, 0)
     for n_ubatch, parts, n_beside in ((512, 1, 2), (64, 1, 0), (512, 4, 2), (512, 30, 1)):
         np.testing.assert_array_equal(last_row(n_ubatch, parts, n_beside), expected)
+
+
+def test_a_window_is_whole_for_all_ubatches_of_a_pass(tmp_path: Path) -> None:
+    """Though the last of them take cells of positions that the first ones see."""
+    text, other = (random.Random(seed).choices(range(1, 500), k=n) for seed, n in ((1, 75), (2, 90)))
+    path = write_mimo2(tmp_path / "tiny.gguf")
+    with Model(path, draft="none", n_ctx=300, n_ubatch=8, n_seq_max=2, n_threads=1) as model:
+        session = model.session
+        session.decode([Chunk(text[:2], 0, 1)])
+        session.decode([Chunk(other, 0)])
+        session.decode([Chunk(text[2:5], 2, 1)])
+        session.truncate(35)
+        session.decode([Chunk(text[5:], 5, 1)])
+        found = session.logits[-1].copy()
+        session.truncate(0, sequence=1)
+        for begin in range(0, len(text), 5):
+            session.decode([Chunk(text[begin : begin + 5], begin, 1)])
+        np.testing.assert_array_equal(found, session.logits[-1])

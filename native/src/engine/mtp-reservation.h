@@ -32,6 +32,9 @@ class mtp_reservation {
     // true while a head runs: its rows have their cells already, applying the ubatch must not place them again
     bool placed = false;
 
+    // true while ubatches are placed on trial: what they purge of a window is there for those before them
+    bool on_trial = false;
+
     // false: the cache is the heads' own, cells that they place are simply theirs
     bool reserves = true;
 
