@@ -183,6 +183,15 @@ def test_the_same_seed_draws_the_tokens_that_llama_cpp_draws(options: dict[str, 
     assert tokens != drawn(Sampler(replace(params, seed=43), n_vocab=n_vocab), n_vocab)
 
 
+def test_without_a_seed_xtc_does_not_depend_on_what_was_drawn() -> None:
+    """With one, llama.cpp's XTC does: both have the same generator then."""
+    row = np.log(np.array([0.4, 0.3, 0.2, 0.1], np.float32))
+    params = SamplingParams(samplers=("xtc",), xtc_probability=0.5, xtc_threshold=0.15)
+    samplers = [Sampler(params, n_vocab=4) for _ in range(2000)]
+    again = [sampler.sample(row) for sampler in samplers if sampler.sample(row) == 0]
+    assert 0.1 < again.count(0) / len(again) < 0.3  # 0.4, where XTC leaves it: every other time
+
+
 def test_without_a_seed_each_sampler_differs() -> None:
     params = SamplingParams(temperature=2)
     runs = {tuple(Sampler(params, n_vocab=100).sample(LOGITS) for _ in range(30)) for _ in range(3)}

@@ -124,6 +124,7 @@ enum pymtp_sampler_stage {
 // Values as llama.cpp's common_params_sampling has them; the caller has checked their ranges.
 struct pymtp_sampler_params {
     uint32_t seed;
+    uint32_t xtc_seed;        // llama.cpp's is the same, if one is given: then XTC follows what is drawn
 
     int32_t         n_stages; // in their order; the distribution is sampled after the last
     const int32_t * stages;   // [n_stages] of pymtp_sampler_stage

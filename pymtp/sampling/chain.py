@@ -222,6 +222,7 @@ def _init(
         "struct pymtp_sampler_params *",
         {
             "seed": seed,
+            "xtc_seed": secrets.randbits(32) if params.seed is None else seed,
             "n_stages": len(stages),
             "stages": stages,
             **{name: getattr(params, _RENAMED.get(name, name)) for name in _FIELDS},
@@ -257,6 +258,6 @@ _RENAMED = {
     "penalty_freq": "frequency_penalty",
     "penalty_present": "presence_penalty",
 }
-_OWN = {"seed", "n_stages", "stages", "n_bias", "bias_token", "bias", "n_breakers", "breakers", "is_full"}
+_OWN = {"seed", "xtc_seed", "n_stages", "stages", "n_bias", "bias_token", "bias", "n_breakers", "breakers", "is_full"}
 _FIELDS = [name for name, _ in ffi.typeof("struct pymtp_sampler_params").fields if name not in _OWN]
 """The native parameters that are fields of SamplingParams, but for those that are called otherwise there."""

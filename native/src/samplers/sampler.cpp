@@ -5,7 +5,7 @@
 pymtp_sampler::pymtp_sampler(int32_t n_vocab, const llama_vocab * vocab, const pymtp_sampler_params & params,
                              llama_sampler_ptr dry) :
     n_vocab(n_vocab), vocab(vocab), chain(n_vocab, vocab, params), memory(chain.make_memory(std::move(dry))),
-    rng(params.seed), xtc_rng(params.seed) {}
+    rng(params.seed), xtc_rng(params.xtc_seed) {}
 
 llama_sampler_ptr pymtp_sampler::copy_dry() const {
     return llama_sampler_ptr(chain.remembers_by_dry() ? llama_sampler_clone(llama_sampler_chain_get(memory.get(), 0)) :
