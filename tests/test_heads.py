@@ -256,6 +256,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, whole: Path, trunk: Path, 
         (lambda: extract_heads(whole, "-"), "not written to stdout; name a file"),
         (lambda: extract_heads(whole, os.devnull, force=True), f"{os.devnull} is not a regular file"),
         (lambda: extract_heads(whole, tmp_path / ("x" * 250)), "cannot write .*: File name too long"),
+        (lambda: extract_heads(whole, tmp_path / ("x" * 256)), "cannot write .*: File name too long"),
         (lambda: extract_heads(whole, tmp_path / "none" / "x.gguf"), "none: no such directory"),
         (lambda: extract_heads(tmp_path / "none.gguf", out), "no such file"),
     ):

@@ -27,17 +27,18 @@ def default_target(model: str | os.PathLike[str]) -> Path:
 def check_target(target: Path, inputs: Iterable[Path], *, force: bool) -> None:
     """Refuse a file that is read, or one that is there without `force`, or a folder that is not. Raises ModelError.
 
-    A pipe or a device is refused even with `force`, which would put a file in its place.
+    A pipe or a device is refused even with `force`, which would put a file in its place. Path's own questions would
+    raise for names that are too long, which write_gguf explains.
     """
     if target == Path("-"):
         raise ModelError("heads are not written to stdout; name a file")
-    if target.exists() and any(each.exists() and target.samefile(each) for each in inputs):
+    if os.path.exists(target) and any(each.exists() and target.samefile(each) for each in inputs):
         raise ModelError(f"{target} is read and cannot be written as well; name another file")
-    if target.is_dir():
+    if os.path.isdir(target):
         raise ModelError(f"{target} is a directory; name the file to write")
-    if target.exists() and not target.is_file():
+    if os.path.exists(target) and not os.path.isfile(target):
         raise ModelError(f"{target} is not a regular file; name the file to write")
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise ModelError(f"{target.parent}: no such directory; make it first, or name another file")
     if os.path.lexists(target) and not force:
         raise ModelError(f"{target} exists; name another file, or replace it (--force)")
