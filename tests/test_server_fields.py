@@ -183,6 +183,18 @@ def test_thinking_is_apart_from_the_content() -> None:
     assert whole["reasoning_content"].strip() in inside["content"] and "reasoning_content" not in inside
 
 
+@pytest.mark.parametrize("name", ["Qwen-Qwen3-0.6B", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B"])
+def test_json_follows_thinking_that_would_be_in_the_content(name: str) -> None:
+    template = texts("models/templates", ".jinja")[f"{name}.jinja"]
+    form = {"type": "json_schema", "json_schema": {"schema": {"enum": ["yes"]}}}
+    settings = ServerSettings(reasoning_format="none", reasoning_budget=3)
+    with running(lambda: Model(n_ctx=256, n_threads=1, chat_template=template), settings) as server:
+        for thinks in (True, False):
+            body = {"messages": MESSAGES, "max_tokens": 30, "response_format": form, "temperature": 0}
+            reply = server.post("/v1/chat/completions", **body, chat_template_kwargs={"enable_thinking": thinks})
+            assert json.loads(reply.json["choices"][0]["message"]["content"]) == "yes"
+
+
 def test_messages_may_turn_thinking_off() -> None:
     template = texts("models/templates", ".jinja")["Qwen-Qwen3-0.6B.jinja"]
     with running(lambda: Model(n_ctx=256, n_threads=1, chat_template=template), ServerSettings()) as server:

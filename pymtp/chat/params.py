@@ -31,7 +31,7 @@ class ChatParams:
     reasoning: Literal["auto", "on", "off"] = "auto"
     """Thinking: off asks the template for none; auto and on: as the template has it."""
     reasoning_format: Literal["auto", "deepseek", "deepseek-legacy", "none"] = "auto"
-    """Where the thinking goes. none: it stays in the content; otherwise it is separate."""
+    """Where the thinking goes; none: into the content, unless that is JSON or a call by force. Else it is separate."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further variables of the template."""
     add_generation_prompt: bool = True

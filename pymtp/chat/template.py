@@ -119,11 +119,13 @@ def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> tuple
     An answer that has to call a tool has no content that could follow a schema.
     """
     tools = params.offered_tools
+    # thinking in the content has no place in a grammar, not even where the prompt has begun it
+    has_form = params.json_schema is not None or (tools and params.has_to_call == "required")
     request: dict[str, Any] = {
         "messages": list(messages),
         "tools": tools,
         "tool_choice": params.has_to_call,
-        "reasoning_format": params.reasoning_format,
+        "reasoning_format": "auto" if has_form and params.reasoning_format == "none" else params.reasoning_format,
         "enable_thinking": params.reasoning != "off",
         "chat_template_kwargs": dict(params.template_kwargs),
         "add_generation_prompt": params.add_generation_prompt,
