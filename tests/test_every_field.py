@@ -128,7 +128,7 @@ ODD: dict[str, Any] = {
     "tool_choice": "required",
     "add_generation_prompt": False,
     "continue_final_message": (True, {"messages": [*SAID, {"role": "assistant", "content": "a"}]}),
-    "reasoning_format": ("none", THINKS),
+    "reasoning_format": ("none", {"grammar": 'root ::= "<think>a</think>b"'}),
     "reasoning_effort": "high",
     "reasoning": {"effort": "high"},
     "reasoning_budget_tokens": (1, THINKS),
