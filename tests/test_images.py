@@ -390,6 +390,20 @@ def test_a_draft_after_an_image_only_changes_the_speed(name: str, tmp_path: Path
     assert len(set(texts["none"])) == 2
 
 
+def test_only_heads_that_draft_see_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = write_mimo2(tmp_path / "tiny.gguf", n_heads=3), write_qwen3vl_projector(tmp_path / "mmproj.gguf")
+    seen, decode = [], Session.decode_image
+
+    def noting(session: Session, *args: Any, n_heads: int = 0, **options: Any) -> None:
+        seen.append(n_heads)
+        decode(session, *args, n_heads=n_heads, **options)
+
+    monkeypatch.setattr(Session, "decode_image", noting)
+    with open_model(files) as model:
+        texts = {text_of(model, [png(128, 96)], draft_max=n) for n in (0, 1, 2, 5, "auto")}
+    assert seen == [0, 1, 2, 3, 3] and len(texts) == 1
+
+
 @pytest.mark.parametrize("n_more", [0, 1, 2, 3, 5])
 def test_drafts_change_nothing_where_an_image_leaves_little_room(attending: tuple[Path, Path], n_more: int) -> None:
     with open_model(attending, draft="none") as model:

@@ -160,7 +160,7 @@ def run_round(
 
 def _decode_image(session: Session, share: Share) -> ShareResult:
     assert share.image
-    n_heads = session.n_heads if share.sequence.draft_max > 0 else 0
+    n_heads = min(share.sequence.draft_max, session.n_heads)
     media, chunk = share.image.media, share.image.chunk
     session.decode_image(media, chunk, share.position, sequence=share.slot, n_heads=n_heads)
     return ShareResult(share, NO_DRAFTS, [], 0)
