@@ -176,6 +176,10 @@ struct pymtp_session_params {
     // as the context's parameters say. NULL: as the system places them. Both or neither.
     const struct ggml_threadpool_params * threads;
     const struct ggml_threadpool_params * threads_batch;
+
+    // GPUs, too, compute a row as they do in any other pass, whatever comes with it: CUDA alone, with flash attention and,
+    // for each sequence, a part of the cache that holds all of its positions (kv_unified = false, swa_full = true).
+    int32_t is_invariant;
 };
 
 int32_t pymtp_session_init(struct llama_model * model, const struct pymtp_session_params * params,

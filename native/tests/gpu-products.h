@@ -20,6 +20,9 @@ static constexpr int SKIPPED = 77; // for CTest
 
 static ggml_backend_dev_t g_gpu = nullptr;
 
+// what nodes are marked with
+static int32_t g_marks = GGML_TENSOR_FLAG_SINGLE_ROWS;
+
 // whether a backend has a GPU, which is then what is tested
 static bool find_gpu(const char * backend) {
     ggml_backend_load_all();
@@ -53,7 +56,7 @@ class graph {
             ggml_build_forward_expand(gf, result);
         }
         for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
-            ggml_graph_node(gf, i)->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+            ggml_graph_node(gf, i)->flags |= g_marks;
         }
         if (ggml_get_first_tensor(weights())) {
             weights_buf.reset(ggml_backend_alloc_ctx_tensors(weights(), backend.get()));

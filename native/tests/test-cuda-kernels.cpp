@@ -379,6 +379,44 @@ static void check_many(const product & p, const few_rows_device & device, int n_
     }
 }
 
+// by turns, as where a row's sums have one order for any number of rows
+template <class T> static std::vector<float> compute_invariant(const product & p, const few_rows_device & device) {
+    const int          n_tokens = (int) p.rows.size();
+    const auto         rows     = in_halves(p);
+    std::vector<float> res(n_tokens * p.n_out, NAN);
+    few_rows_product   all = describe(p, rows, n_tokens, 1, res);
+    all.column_stride      = many_rows_all_tiles(n_tokens) * MANY_ROWS_TILE_SIZE;
+    all.is_invariant       = true;
+    while (all.first_token < n_tokens) {
+        few_rows_product      given    = all;
+        const auto            division = many_rows_divide<T>(given, device);
+        std::vector<char>     sums(2 * division.n_blocks * given.n_warps * many_rows_sums_size<8>());
+        std::vector<unsigned> counters(division.n_blocks * given.n_warps);
+        given.sums     = sums.data();
+        given.counters = counters.data();
+        const auto run = [&](auto kernel) {
+            run_blocks(division.n_blocks, 1, given.n_warps, division.shared_size, [&] { kernel(given); });
+        };
+        division.n_tiles == 2 ? run(many_rows_kernel<T, 2, false>) :
+        division.n_tiles == 4 ? run(many_rows_kernel<T, 4, false>) :
+                                run(many_rows_kernel<T, 8, false>);
+        all.first_token = given.n_tokens;
+    }
+    return res;
+}
+
+// rows of several turns, and alone or with a few others
+template <class T> static void check_invariant(const product & all, const few_rows_device & device) {
+    const auto together = compute_invariant<T>(all, device);
+    check_values(all, together, false, 1e-3);
+    for (const auto & [begin, n] : { std::pair{ 0, 1 }, { 66, 1 }, { 5, 9 }, { 30, 20 }, { 20, 47 } }) {
+        product part = all;
+        part.rows.assign(all.rows.begin() + begin, all.rows.begin() + begin + n);
+        const auto rows = compute_invariant<T>(part, device);
+        CHECK(std::equal(rows.begin(), rows.end(), together.begin() + begin * all.n_out));
+    }
+}
+
 // tiles whose steps are of one thread block, of two, of many; parts of tiles; rows that begin at any address
 template <class K> static void check_many_rows(ggml_type type) {
     using T = typename many_rows_type<K>::type;
@@ -396,6 +434,8 @@ template <class K> static void check_many_rows(ggml_type type) {
     check_many<T, 16, false>(random_product(type, 2304, 33, 131, 0, false, true), HOPPER, 1);
     check_many<T, 16, false>(random_product(type, 2304, 35, 67, 0, false, false), HOPPER, 2);
     check_many<T, 16, true>(random_product(type, 1280, 260, 67, 0, true, false), HOPPER, 1);
+    check_invariant<T>(random_product(type, 2304, 35, 67, 0, false, false), HOPPER);
+    check_invariant<T>(random_product(type, 1280, 35, 67, 0, false, false), MIDDLE);
 }
 
 static void q8_0_is_right_and_rows_do_not_matter() {

@@ -5,10 +5,12 @@
 #include "ggml-cpu.h"
 #include "llama-model.h"
 #include "mtp-memory.h"
+#include "mtp-ubatch.h"
 #include "pymtp-session.h"
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <stdexcept>
 #include <vector>
 
@@ -90,6 +92,23 @@ int32_t pymtp_device_buffer_type(ggml_backend_dev_t device, ggml_backend_buffer_
         pymtp_need(device, "the device");
         pymtp_need(buffer_type, "the buffer type") = ggml_backend_dev_buffer_type(device);
     });
+}
+
+// what keeps GPUs from computing a row in the same way in every pass
+static void need_invariant(const llama_model & model, const llama_context_params & cparams, const llama_context & ctx) {
+    for (const auto & device : model.devices) {
+        const char * name = ggml_backend_reg_name(ggml_backend_dev_backend_reg(device.dev));
+        pymtp_refuse_if(std::strcmp(name, "CUDA") != 0, "invariant (--invariant) is for CPUs and CUDA, not for %s",
+                        name);
+    }
+    const bool has_states = llama_model_is_recurrent(&model) || llama_model_is_hybrid(&model);
+    pymtp_refuse_if(has_states && !model.devices.empty(),
+                    "invariant (--invariant) is not for models with recurrent states on GPUs");
+    pymtp_refuse_if(!ctx.get_cparams().flash_attn || cparams.kv_unified || !cparams.swa_full,
+                    "invariant (--invariant) needs flash attention, and a whole cache for each sequence");
+    pymtp_refuse_if(cparams.n_ubatch > MTP_SINGLE_ROWS_MAX,
+                    "invariant (--invariant) needs passes of at most %u rows, not %u; lower -ub, -np or --draft-max",
+                    MTP_SINGLE_ROWS_MAX, cparams.n_ubatch);
 }
 
 static bool drafts(const pymtp_session_params & params) {
@@ -206,6 +225,8 @@ static void set_up(pymtp_session & session, const llama_model & model, const pym
     };
     session.mtp = &mtp_engine::attach(*session.ctx, heads, cparams.n_seq_max * (params.n_draft_max + 1));
 
+    session.mtp->is_invariant = params.is_invariant;
+
     if (mtp_memory_has_snapshots(llama_get_memory(session.ctx))) {
         session.last_pass.assign(cparams.n_seq_max, -1);
     }
@@ -232,6 +253,9 @@ int32_t pymtp_session_init(llama_model * model, const pymtp_session_params * par
         const auto cparams = context_params(*params);
 
         create_context(*session, *model, cparams);
+        if (params->is_invariant) {
+            need_invariant(*model, cparams, *session->ctx);
+        }
         const pymtp_catch_asserts asserts;
         set_up(*session, *model, *params, cparams);
         pymtp_give(out, std::move(session));

@@ -81,9 +81,11 @@ struct few_rows_product {
     int ids_stride; // in elements
 
     // of many rows (cuda-many-rows-kernel.cuh)
-    int        n_slots;  // steps that are in shared memory
-    char *     sums;     // that thread blocks leave for each other
-    unsigned * counters; // of those that did; 0 between products
+    int        n_slots;      // steps that are in shared memory
+    char *     sums;         // that thread blocks leave for each other
+    unsigned * counters;     // of those that did; 0 between products
+    int        first_token;
+    bool       is_invariant; // a row's sums are added in the same order however many rows there are
 
     int64_t row_stride;
     int64_t expert_stride;

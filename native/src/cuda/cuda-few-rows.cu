@@ -3,10 +3,12 @@
 #include "cuda-many-rows-pack.cuh"
 #include "cuda-more-rows-quantize.cuh"
 #include "few-rows-order.h"
+#include "mmvf.cuh"
 #include "mmvq.cuh"
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <iterator>
 #include <utility>
 
@@ -97,11 +99,15 @@ static bool few_rows_is_weight(const ggml_tensor * src0) {
     return buffer && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
 }
 
+static bool few_rows_is_invariant(const ggml_tensor * dst) {
+    return dst->flags & GGML_TENSOR_FLAG_INVARIANT;
+}
+
 // whether the kernels for more rows take these: what they do not, the kernel for few rows does, up to FEW_ROWS_COLUMNS_MAX
-static bool more_rows_takes(const ggml_tensor * src0, const ggml_tensor * src1) {
-    return src1->ne[1] >= MORE_ROWS_COLUMNS_MIN && src1->ne[1] <= MANY_ROWS_COLUMNS_MAX && src0->ne[0] % 256 == 0 &&
-           ggml_is_contiguous_rows(src1) && src1->nb[1] % sizeof(float4) == 0 &&
-           (size_t) src1->data % sizeof(float4) == 0;
+static bool more_rows_takes(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * dst) {
+    return (src1->ne[1] >= MORE_ROWS_COLUMNS_MIN || few_rows_is_invariant(dst)) &&
+           src1->ne[1] <= MANY_ROWS_COLUMNS_MAX && src0->ne[0] % 256 == 0 && ggml_is_contiguous_rows(src1) &&
+           src1->nb[1] % sizeof(float4) == 0 && (size_t) src1->data % sizeof(float4) == 0;
 }
 
 bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids,
@@ -115,7 +121,8 @@ bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, c
         return false;
     }
     const int64_t n_rows = ids ? src1->ne[2] : src1->ne[1];
-    if (n_rows > FEW_ROWS_COLUMNS_MAX && (ids || !more_rows_takes(src0, src1))) {
+    if ((n_rows > FEW_ROWS_COLUMNS_MAX || (!ids && few_rows_is_invariant(dst))) &&
+        (ids || !more_rows_takes(src0, src1, dst))) {
         return false;
     }
     const bool is_plain   = src0->ne[2] == 1 && src1->ne[2] == 1 && src0->ne[3] == 1 && src1->ne[3] == 1;
@@ -136,14 +143,14 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
 bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                                const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
                                ggml_tensor * dst) {
-    const few_rows_type * type   = few_rows_find(src0->type);
-    const auto            device = few_rows_current_device();
-    const int             n_rows = (int) src1->ne[1];
-    if (ids || !more_rows_takes(src0, src1) || (n_rows <= MORE_ROWS_COLUMNS_MAX && !type->can_more(n_rows, device))) {
+    const few_rows_type * type    = few_rows_find(src0->type);
+    const auto            device  = few_rows_current_device();
+    const int             n_rows  = (int) src1->ne[1];
+    const bool            is_many = n_rows > MORE_ROWS_COLUMNS_MAX || few_rows_is_invariant(dst);
+    if (ids || !more_rows_takes(src0, src1, dst) || (!is_many && !type->can_more(n_rows, device))) {
         return false;
     }
     const int     n_values = (int) src1->ne[0];
-    const bool    is_many  = n_rows > MORE_ROWS_COLUMNS_MAX;
     const int     n_tiles  = is_many ? many_rows_all_tiles(n_rows) : more_rows_all_tiles(n_rows);
     const size_t  size     = is_many ? many_rows_size(n_values, n_rows) : more_rows_size(n_values, n_rows);
     const bool    is_kept  = size <= ctx.QUANTIZED_SIZE && ctx.curr_stream_no == 0;
@@ -154,6 +161,7 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
     char *                     columns = is_kept ? ctx.quantized_memory() : pool.alloc(size);
     few_rows_product           p       = few_rows_describe(src0, src1, nullptr, fusion, dst);
     p.columns                          = columns;
+    p.is_invariant                     = few_rows_is_invariant(dst);
     const bool is_there                = is_kept && ctx.is_quantized(src1, true);
     if (is_many && !is_there) {
         ggml_cuda_kernel_launch(
@@ -185,6 +193,23 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
     }
     type->launch_many(p, device, ctx.pool(), ctx.stream());
     return true;
+}
+
+int mtp_cuda_invariant_rows(const ggml_tensor * dst) {
+    const ggml_tensor * src0 = dst->src[0];
+    const ggml_tensor * ids  = dst->op == GGML_OP_MUL_MAT_ID ? dst->src[2] : nullptr;
+    if (!few_rows_is_invariant(dst) || (!ids && mtp_cuda_few_rows_can(src0, dst->src[1], nullptr, nullptr, dst))) {
+        return INT_MAX;
+    }
+    if (!ids) { // a kernel for floating point numbers adds in the same order for each of its columns
+        return ggml_is_quantized(src0->type) ? 1 : MMVF_MAX_BATCH_SIZE;
+    }
+    ggml_tensor rows = *dst->src[1];
+    ggml_tensor few  = *dst;
+    const int   n = std::min(FEW_ROWS_COLUMNS_MAX,
+                             get_mmvq_mmid_max_batch(src0->type, ggml_cuda_info().devices[ggml_cuda_get_device()].cc));
+    rows.ne[2] = few.ne[2] = std::min<int64_t>(few.ne[2], n);
+    return mtp_cuda_few_rows_can(src0, &rows, ids, nullptr, &few) ? n : 1;
 }
 
 // --- products of the same activations ---

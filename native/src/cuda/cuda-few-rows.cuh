@@ -10,7 +10,8 @@
 // bytes on tensor cores; many rows, 17 to 512, of halves there. Where two are possible, see more_rows_takes.
 //
 // Up to 16 rows: a row's results do not depend, bit for bit, on the rows next to it. More are multiplied as halves
-// (cuda-many-rows-kernel.cuh), and give other last bits.
+// (cuda-many-rows-kernel.cuh), and give other last bits. Marked with GGML_TENSOR_FLAG_INVARIANT, all are multiplied as
+// halves, and give the same bits for 1 to 512 rows.
 
 #include "common.cuh"
 
@@ -29,6 +30,10 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
 bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                                const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
                                ggml_tensor * dst);
+
+// How many rows (tokens, of a product with experts) may be computed at a time, so that a row's sums are added in the same
+// order however many there are: of a product that is marked with GGML_TENSOR_FLAG_INVARIANT. INT_MAX: all.
+int mtp_cuda_invariant_rows(const ggml_tensor * dst);
 
 // Moves products of the same activations and type of weights together, where the graph has other nodes between them, as
 // those that make queries, keys and values have; and the storing of keys to their rotation, with which llama.cpp fuses it.

@@ -85,6 +85,11 @@ static __global__ void quantized_norm(const float4 * x, const float4 * weights, 
     }
 }
 
+// Where rows give the same bits however many there are, products quantize for themselves: there is room for any number.
+static bool quantized_is_marked(const ggml_tensor * result) {
+    return (result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) && !(result->flags & GGML_TENSOR_FLAG_INVARIANT);
+}
+
 // of all rows, as tensor cores take them; 0: they are few, or for experts, whose kernel takes no more
 static int quantized_tiles(int64_t n_rows, const ggml_tensor * product) {
     return n_rows > MORE_ROWS_COLUMNS_MAX ? many_rows_all_tiles((int) n_rows) :
@@ -120,9 +125,9 @@ bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph 
     const bool    is_aligned = ((size_t) x->data | x->nb[1] | (size_t) weights->data | (size_t) result->data) % 16 == 0;
     // the kernel reads the weights before what was started ahead of it has ended
     if (!is_aligned || weights->op != GGML_OP_NONE || n_values > N_THREADS_MAX * N_TURNS * N_VALUES ||
-        !(result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) || n_values % MATRIX_ROW_PADDING != 0 ||
-        n_rows > MANY_ROWS_COLUMNS_MAX || x->ne[2] * x->ne[3] != 1 || ggml_nelements(weights) != n_values ||
-        !ggml_is_contiguous(weights) || !ggml_is_contiguous(result) || ctx.curr_stream_no != 0 ||
+        !quantized_is_marked(result) || n_values % MATRIX_ROW_PADDING != 0 || n_rows > MANY_ROWS_COLUMNS_MAX ||
+        x->ne[2] * x->ne[3] != 1 || ggml_nelements(weights) != n_values || !ggml_is_contiguous(weights) ||
+        !ggml_is_contiguous(result) || ctx.curr_stream_no != 0 ||
         quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE || !user) {
         return false;
     }
@@ -172,8 +177,8 @@ int mtp_cuda_quantized_gate(ggml_backend_cuda_context & ctx, const ggml_cgraph *
     }
     const ggml_tensor * result = end < cgraph->n_nodes ? cgraph->nodes[end] : nullptr;
     if (sigmoid->op != GGML_OP_UNARY || ggml_get_unary_op(sigmoid) != GGML_UNARY_OP_SIGMOID || !result ||
-        result->op != GGML_OP_MUL || !(result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) ||
-        (sigmoid->flags & GGML_TENSOR_FLAG_OUTPUT) || ggml_node_get_use_count(cgraph, i) != 1) {
+        result->op != GGML_OP_MUL || !quantized_is_marked(result) || (sigmoid->flags & GGML_TENSOR_FLAG_OUTPUT) ||
+        ggml_node_get_use_count(cgraph, i) != 1) {
         return 0;
     }
     const ggml_tensor * x    = result->src[0];

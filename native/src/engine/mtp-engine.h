@@ -96,6 +96,8 @@ struct mtp_engine {
     // positions that images have taken, by sequence
     std::vector<mtp_image_spans> images;
 
+    bool is_invariant = false; // whether GPUs compute a row of the trunk as they do in any other pass
+
     void pad_drafts() { planner.pad_drafts(); }
 
     pymtp_status draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);

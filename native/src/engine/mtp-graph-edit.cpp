@@ -88,8 +88,8 @@ void mtp_graph_cut_down(ggml_cgraph * gf, const std::vector<ggml_tensor *> & nod
 }
 
 static_assert((GGML_TENSOR_FLAG_INPUT | GGML_TENSOR_FLAG_OUTPUT | GGML_TENSOR_FLAG_PARAM | GGML_TENSOR_FLAG_LOSS |
-               GGML_TENSOR_FLAG_COMPUTE) < GGML_TENSOR_FLAG_SINGLE_ROWS,
-              "llama.cpp uses the bit of GGML_TENSOR_FLAG_SINGLE_ROWS: take another one");
+               GGML_TENSOR_FLAG_COMPUTE) < GGML_TENSOR_FLAG_INVARIANT,
+              "llama.cpp uses the bit of GGML_TENSOR_FLAG_INVARIANT: take another one");
 
 static bool mtp_only_cpus_compute(ggml_backend_sched_t sched) {
     bool res = true;
@@ -99,11 +99,12 @@ static bool mtp_only_cpus_compute(ggml_backend_sched_t sched) {
     return res;
 }
 
-void mtp_graph_mark_single_rows(ggml_cgraph * gf, uint32_t n_rows, ggml_backend_sched_t sched) {
+void mtp_graph_mark_single_rows(ggml_cgraph * gf, uint32_t n_rows, ggml_backend_sched_t sched, bool is_invariant) {
     if (n_rows > MTP_SINGLE_ROWS_MAX && !mtp_only_cpus_compute(sched)) {
         return;
     }
+    const int32_t flags = GGML_TENSOR_FLAG_SINGLE_ROWS | (is_invariant ? GGML_TENSOR_FLAG_INVARIANT : 0);
     for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
-        ggml_graph_node(gf, i)->flags |= GGML_TENSOR_FLAG_SINGLE_ROWS;
+        ggml_graph_node(gf, i)->flags |= flags;
     }
 }

@@ -28,5 +28,6 @@ void mtp_graph_cut_down(ggml_cgraph * gf, const std::vector<ggml_tensor *> & nod
 // Marks all operations of a graph of n_rows rows, which must come out as each does in a pass of its own: a verify pass
 // stands for single steps. Backends have other kernels for many rows than for one. Graphs of one row are marked too: both
 // then take the same kernel where an operation has several rows for each row of the graph. Prompts are marked where
-// nothing but CPUs computes, which has fast kernels for them (cpu-few-rows.h).
-void mtp_graph_mark_single_rows(ggml_cgraph * gf, uint32_t n_rows, ggml_backend_sched_t sched);
+// nothing but CPUs computes, which has fast kernels for them (cpu-few-rows.h). is_invariant: GPUs, too, compute each row as
+// they do in any other pass.
+void mtp_graph_mark_single_rows(ggml_cgraph * gf, uint32_t n_rows, ggml_backend_sched_t sched, bool is_invariant);
