@@ -78,7 +78,7 @@ def serve(own: Values) -> None:
 def _context(params: ContextParams, n_slots: int | None, shared: bool | None, n_ctx_train: int) -> ContextParams:
     """The context of the model. As for llama-server, -c is what all slots have together: by default as much as the
     model was trained with, if there is memory for it."""
-    shared = n_slots is None if shared is None else shared
+    shared = n_slots is None and not params.invariant if shared is None else shared
     n_slots = n_slots or _N_SLOTS
     n_ctx = n_ctx_train if params.n_ctx == 0 else params.n_ctx
     n_ctx_max = n_ctx_train or N_CTX_MAX

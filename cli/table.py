@@ -86,8 +86,7 @@ TABLE: dict[str, list[Flag]] = {
     "Images": [
         _flag("mmproj", "-mm --mmproj FILE", str, "GGUF file of the projector of a model that takes images."),
         _run("image", "--image FILE", str, many=True,
-             help="An image (JPEG, PNG, BMP, GIF) before the text, or where it has <__media__>; "
-             "repeatable."),
+             help="An image (JPEG, PNG, BMP, GIF) before the text, or where it has <__media__>; repeatable."),
         _flag("image_min_tokens", "--image-min-tokens N", integer(1),
               "Minimum tokens per image, where any size is accepted.  [default: as the projector's file says]"),
         _flag("image_max_tokens", "--image-max-tokens N", integer(1), "Maximum tokens per image."),
@@ -387,6 +386,7 @@ TABLE: dict[str, list[Flag]] = {
               "Flash attention; 1 and 0 mean on and off.", default="auto"),
         _lists("flash_attn", "-fa --flash-attn on|off|auto,...", OneOf(_ON, _ON_WORDS, is_list=True),
                "Flash attention; 1 and 0 mean on and off.", default=("auto",)),
+        _flag("invariant", "--invariant", help="On GPUs (CUDA), too, no text depends on others or on drafts. Slower."),
         _flag("type_k", "-ctk --cache-type-k", OneOf(CACHE_TYPES),
               "Type of the K cache.", default="f16", on=f"{_GENERATING} inspect"),
         _lists("type_k", "-ctk --cache-type-k TYPE,...", OneOf(CACHE_TYPES, is_list=True),

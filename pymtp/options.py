@@ -63,6 +63,7 @@ class ModelOptions(TypedDict, total=False):
     offload_kqv: bool
     moe_cache_mib: int
     kv_unified: bool
+    invariant: bool
     draft: Literal["auto", "mtp", "lookup", "none"] | type[Drafter]
     draft_model: StrPath | None
     draft_max: int | Literal["auto"]

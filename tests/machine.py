@@ -16,4 +16,6 @@ HAS_EXACT_TEXTS = HAS_EXACT_CPU and not HAS_GPU
 _SAYS_WHY = "texts are bit-equal on CPUs with AVX2 only"
 needs_exact_cpu = pytest.mark.skipif(not HAS_EXACT_CPU, reason=_SAYS_WHY)
 needs_exact_texts = pytest.mark.skipif(not HAS_EXACT_TEXTS, reason=_SAYS_WHY)
+IS_INVARIANT = HAS_EXACT_CPU if not HAS_GPU else all(name.startswith("CUDA") for name in GPUS)
+needs_invariance = pytest.mark.skipif(not IS_INVARIANT, reason="texts are bit-equal on CPUs with AVX2 and by CUDA only")
 needs_no_gpu = pytest.mark.skipif(HAS_GPU, reason="there is a GPU here")

@@ -1,20 +1,25 @@
-"""On a CPU the text of a request is, token for token, what it is alone: whoever shares its passes and its cache."""
+"""The text of a request is, token for token, what it is alone: whoever shares its passes and its cache.
+
+On CPUs, and on GPUs with `invariant`.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import random
+import re
 from collections.abc import Callable, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
 import pytest
 from gguf import LlamaFileType
 
-from machine import needs_exact_cpu
-from pymtp import Chunk, Model
+from machine import needs_exact_cpu, needs_invariance
+from pymtp import Chunk, Model, PymtpError
 from random_gguf import (
     write_bailingmoe3,
     write_falcon_h1,
@@ -32,8 +37,6 @@ from random_gguf import (
     write_qwen35moe,
     write_step35,
 )
-
-pytestmark = needs_exact_cpu
 
 N_REQUESTS = 10
 
@@ -101,6 +104,7 @@ def together(
     return [generation.tokens for generation in generations]
 
 
+@needs_exact_cpu
 @pytest.mark.parametrize("draft_max", [pytest.param(0, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(
     ("family", "type_kv", "n_slots"),
@@ -131,6 +135,7 @@ def test_a_text_is_what_it_is_alone(family: str, type_kv: str, n_slots: int, dra
             assert together(model, requests, temperature) == texts
 
 
+@needs_exact_cpu
 @pytest.mark.parametrize("family", ["an index", "hybrid, pools", "hybrid, blocks"])
 def test_what_an_index_picks_is_the_same_wherever_its_cells_lie(family: str, tmp_path: Path) -> None:
     """Bit for bit, of trunk and head: a difference too small to change a token counts too."""
@@ -158,6 +163,36 @@ def test_what_an_index_picks_is_the_same_wherever_its_cells_lie(family: str, tmp
     np.testing.assert_array_equal(logits(scattered=False), logits(scattered=True))
 
 
+@needs_invariance
+@pytest.mark.parametrize("draft_max", [0, 3])
+@pytest.mark.parametrize("type_kv", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("family", ["plain", "sliding window", "sliding window, 3 heads", "trained"])
+def test_an_invariant_text_is_what_it_is_alone(
+    family: str, type_kv: str, draft_max: int, embedded_model: Path, tmp_path: Path
+) -> None:
+    path = embedded_model if family == "trained" else FAMILIES[family](tmp_path / "tiny.gguf")
+    options = {"n_ctx": 512, "type_k": type_kv, "type_v": type_kv, "invariant": True}
+    with Model(path, draft="none", **options) as model:  # type: ignore[arg-type]
+        requests = Requests(3, model.vocabulary.size)
+        expected = {temperature: alone(model, requests, temperature) for temperature in (0.0, 1.1)}
+    with Model(path, draft_max=draft_max, n_seq_max=5, **options) as model:  # type: ignore[arg-type]
+        for temperature, texts in expected.items():
+            assert together(model, requests, temperature) == texts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"flash_attn": "off"}, "flash_attn must be on or auto with invariant, not 'off'"),
+        ({"n_ubatch": 600}, "needs passes of at most 512 rows, not 600; lower -ub, -np or --draft-max"),
+        ({"n_cells": 64}, "n_cells must be left out with invariant"),
+    ],
+)
+def test_what_invariant_does_not_go_with(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(PymtpError, match=re.escape(message)):
+        Model(write_glm4moe(tmp_path / "tiny.gguf"), n_ctx=64, invariant=True, **options)
+
+
 class Repeating(Requests):
     """Texts of few tokens, so that lookup finds something, right or wrong."""
 
@@ -168,6 +203,7 @@ class Repeating(Requests):
         return {**super().params(i, temperature), "logit_bias": {1: 100, 2: 100, 3: 100}}
 
 
+@needs_exact_cpu
 @pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.1])
 @pytest.mark.parametrize(
     "family",
@@ -200,6 +236,7 @@ def requantized(model: Path, weights: str, folder: Path) -> Path:
 
 
 @pytest.mark.model
+@needs_exact_cpu
 @pytest.mark.parametrize(
     ("weights", "type_kv"),
     [
@@ -232,6 +269,7 @@ def test_a_prompt_is_the_same_in_parts_and_beside_others(
         np.testing.assert_array_equal(last_row(n_ubatch, parts, n_beside), expected)
 
 
+@needs_exact_cpu
 def test_a_window_is_whole_for_all_ubatches_of_a_pass(tmp_path: Path) -> None:
     """Though the last of them take cells of positions that the first ones see."""
     text, other = (random.Random(seed).choices(range(1, 500), k=n) for seed, n in ((1, 75), (2, 90)))

@@ -448,6 +448,12 @@ def test_what_cannot_be_is_refused_by_name(options: dict[str, Any], message: str
         Model(tiny, **options)
 
 
+def test_what_other_machines_compute_is_not_invariant(endpoints: list[str], tiny: Path) -> None:
+    message = "invariant (--invariant) is for CPUs and CUDA, not for RPC"
+    with pytest.raises(pymtp.PymtpError, match=re.escape(message)):
+        Model(tiny, rpc=endpoints, n_ctx=64, invariant=True)
+
+
 @pytest.mark.parametrize("split_mode", ["row", "tensor"])
 def test_only_layers_go_to_other_machines(split_mode: str, endpoints: list[str], tiny: Path) -> None:
     with pytest.raises(InvalidParameter, match="split_mode must be layer or none with RPC servers"):

@@ -63,6 +63,9 @@ class ContextParams:
     kv_unified: bool = True
     """All sequences share one cache, and so one pass; False: a stream each, so that a sequence's arithmetic never
     depends on its neighbours."""
+    invariant: bool = False
+    """Also on GPUs (CUDA) a text depends neither on what shares its passes nor on drafts, as on x86 CPUs. Passes take
+    longer there. Each sequence has a stream of its own, with all of its positions."""
 
     def __post_init__(self) -> None:
         for names, least, most in (
@@ -82,18 +85,24 @@ class ContextParams:
             require(is_number, name, f"a number from {least:g} on", value)
         for name, choices in _CHOICES.items():
             require(getattr(self, name) in choices, name, "one of " + ", ".join(choices), getattr(self, name))
-        for name in ("kv_unified", "offload_kqv", "cpu_strict"):
+        for name in ("kv_unified", "offload_kqv", "cpu_strict", "invariant"):
             require(isinstance(getattr(self, name), bool), name, "True or False", getattr(self, name))
-        shares = self.n_cells is None or self.kv_unified
-        require(shares, "n_cells", "left out without kv_unified: sequences share no cache then")
+        shares = self.n_cells is None or not self.has_streams
+        require(shares, "n_cells", "left out with invariant or without kv_unified: sequences share no cache then")
+        require(self.flash_attn != "off" or not self.invariant, "flash_attn", "on or auto with invariant", "off")
         is_plain = self.flash_attn != "off" or self.type_v in ("f32", "f16", "bf16")
         require(is_plain, "type_v", "f32, f16 or bf16 without flash attention", self.type_v)
         threads_of(self)  # what the machine does not have shows before a model is loaded
 
     @property
+    def has_streams(self) -> bool:
+        """Whether each sequence has a cache of its own."""
+        return self.invariant or not self.kv_unified
+
+    @property
     def cache_id(self) -> str:
         """Names how positions are computed and kept; "": by default. What a cache holds depends on it."""
-        names = ("rope_scaling", "yarn_orig_ctx", *_ROPE_FLOATS, "flash_attn", "type_k", "type_v")
+        names = ("rope_scaling", "yarn_orig_ctx", *_ROPE_FLOATS, "flash_attn", "type_k", "type_v", "invariant")
         given = [(name, getattr(self, name)) for name in names if getattr(self, name) != getattr(ContextParams, name)]
         return f" {given}" if given else ""
 
@@ -139,6 +148,7 @@ def session_params(context: ContextParams, n_draft_max: int) -> tuple[Any, list[
     """A `pymtp_session_params *` for what `resolved` returned, and what has to live until it was used."""
     params, native = ffi.new("struct pymtp_session_params *"), native_params(context, n_draft_max)
     params.context, params.n_draft_max, params.n_ctx_seq = native, n_draft_max, context.n_ctx
+    params.is_invariant = context.invariant
     threads = threads_of(context)
     if not any(each.processors for each in threads):
         return params, [native]
@@ -156,12 +166,12 @@ def native_params(params: ContextParams, n_draft_max: int) -> Any:
     native.n_ubatch = max(params.n_ubatch, n_verified * params.n_seq_max)
     native.n_batch = max(params.n_batch, native.n_ubatch)
     native.n_seq_max = params.n_seq_max
-    native.kv_unified = params.kv_unified
+    native.kv_unified = not params.has_streams
     rounds, prompts = threads_of(params)
     native.n_threads, native.n_threads_batch = rounds.n_threads, prompts.n_threads
-    # keep the window and no more, as llama.cpp's own programs do
-    native.swa_full = False
-    native.flash_attn_type = _FLASH_ATTN[params.flash_attn]
+    # keep the window and no more, as llama.cpp's own programs do; its cells are taken in another order with drafts
+    native.swa_full = params.invariant
+    native.flash_attn_type = _FLASH_ATTN["on" if params.invariant else params.flash_attn]
     native.type_k = KV_TYPES[params.type_k]
     native.type_v = KV_TYPES[params.type_v]
     native.rope_scaling_type = _ROPE_SCALING[params.rope_scaling]

@@ -147,7 +147,7 @@ class Session(Snapshots):
         self.is_async: bool = bool(info.is_async)
         """Whether a device computes the passes: `decode` returns before it is done, and logits wait for it."""
         is_recurrent = lib.llama_model_is_hybrid(model) or lib.llama_model_is_recurrent(model)
-        self.needs_equal_rows: bool = self.n_seq_max > 1 and bool(is_recurrent or not params.kv_unified)
+        self.needs_equal_rows: bool = self.n_seq_max > 1 and bool(is_recurrent or params.has_streams)
         """Whether sequences share a pass only if they have equally many rows in it."""
         self.n_draft_max = n_draft_max
         """Drafts that a round can verify; 0: it decodes plainly."""
