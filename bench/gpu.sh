@@ -7,7 +7,7 @@
 # CARRIED: what bench/pack_gpu.sh has collected. OUT: tables (*.md), and everything else in rest.tar.xz. SECONDS (540)
 # is the time that all of it may take; comparisons are cut short to keep to it. WORK (/tmp/pymtp-gpu): builds, kept, so
 # that a second call builds only what has changed; models lie there too if /dev/shm has no room for them.
-# CASES ("tests nano dense moe"): what to do, in this order. `tests` runs native/tests/test-cuda.cpp, `sanitizer` a part
+# CASES ("tests nano dense moe"): what to do, in this order. `tests` runs native/tests/test-cuda*.cpp, `sanitizer` a part
 # of it under compute-sanitizer; `products` and `attention` time kernels alone. `rows`, `sequences` and `depths` are of a
 # dense model in Q4_K_M: passes by their rows, several sequences beside llama-server, and rounds after long texts. Shapes
 # of bench/synth_gguf.py may name a type of weights, and how many KiB of shared memory pymtp's kernels may use, as on
@@ -125,6 +125,8 @@ for case in $cases; do
     tests)
         native native/tests/test-cuda.cpp "$work/test-cuda"
         LINES_KEPT=12 note test-cuda 200 "$work/test-cuda"
+        native native/tests/test-cuda-invariant.cpp "$work/test-cuda-invariant"
+        LINES_KEPT=12 note test-cuda-invariant 60 "$work/test-cuda-invariant"
         ;;
     sanitizer)
         native native/tests/test-cuda.cpp "$work/test-cuda"

@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--forced-length", type=float, default=2.8, help="tokens of a round with drafts (default: 2.8)")
     parser.add_argument("--sampled", action="store_true", help="with the default sampling, not greedily")
     parser.add_argument("-no-kvu", "--no-kv-unified", action="store_true", help="a part of the cache for each sequence")
+    parser.add_argument("--invariant", action="store_true", help="texts do not depend on their company")
     asked = parser.parse_args()
     rows = [measure(asked, n, k) for n in asked.sequences for k in asked.draft_max]
     print(f"{asked.model.name}, ms\n\n{markdown(COLUMNS, rows)}")
@@ -49,7 +50,7 @@ def measure(asked: argparse.Namespace, n: int, k: int) -> dict[str, float]:
     sampling = SamplingParams(seed=1) if asked.sampled else GREEDY
     prompts = [Prompt("", "", [1 + i] * N_PROMPT) for i in range(n)]
     drafts = {"draft_max": k} if k else {"draft": "none"}
-    cache = {"n_ctx": asked.ctx_size, "kv_unified": not asked.no_kv_unified}
+    cache = {"n_ctx": asked.ctx_size, "kv_unified": not asked.no_kv_unified, "invariant": asked.invariant}
     with Model(asked.model, n_seq_max=n, **cache, **drafts) as model:
         forced = Forced.of_length(min(asked.forced_length, k + 0.9), k) if k else None
         answer = pymtp_answer(model, sampling, asked.predict, forced)

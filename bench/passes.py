@@ -10,6 +10,7 @@ much as one pass more does. With several sequences, each has N rows.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from statistics import linear_regression, median
 from time import perf_counter
@@ -36,9 +37,11 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=1, metavar="N")
     parser.add_argument("--repeat", type=int, default=15, help="passes of each number of rows (default: 15)")
     parser.add_argument("--threads", type=int, help="default: one per physical core")
+    parser.add_argument("--invariant", action="store_true", help="a row is computed as in any other pass")
     given = parser.parse_args()
     for path in given.models:
-        times = measure(path, given.rows, given.repeat, given.threads, given.sequences)
+        context = ContextParams(n_threads=given.threads, n_seq_max=given.sequences, invariant=given.invariant)
+        times = measure(path, given.rows, given.repeat, context)
         one = median(times[given.rows[0]])
         rows = [{"rows": n, "ms": 1e3 * median(times[n]), "of_one": median(times[n]) / one} for n in given.rows]
         print(f"\n{path.name}\n\n{markdown(COLUMNS, rows)}", flush=True)
@@ -47,18 +50,16 @@ def main() -> None:
             print(f"a pass costs as much as {line.intercept / line.slope:.1f} rows of {line.slope:.2f} ms", flush=True)
 
 
-def measure(
-    path: Path, n_rows: list[int], repeat: int, n_threads: int | None, n_sequences: int
-) -> dict[int, list[float]]:
+def measure(path: Path, n_rows: list[int], repeat: int, context: ContextParams) -> dict[int, list[float]]:
     """Seconds of each pass that counts, by its number of rows."""
     n_turns = -(-repeat // N_COUNTED)
     # each leaves a position: recurrent states go back to a row of the last pass
     n_passes = len(n_rows) * n_turns * (N_FIRST + N_COUNTED)
-    context = ContextParams(n_ctx=N_BEFORE + n_passes + max(*n_rows, 480), n_threads=n_threads, n_seq_max=n_sequences)
+    context = replace(context, n_ctx=N_BEFORE + n_passes + max(*n_rows, 480))
     times: dict[int, list[float]] = {n: [] for n in n_rows}
     with Model(path, draft="mtp", draft_max=N_VERIFIED - 1, context=context) as model:
         tokens = [i % 200 for i in range(max(n_rows))]
-        slots = range(n_sequences)
+        slots = range(context.n_seq_max)
         for slot in slots:
             model.session.decode([Chunk(tokens[:1] * N_BEFORE, 0, slot)])
         end = N_BEFORE

@@ -57,6 +57,7 @@ def main() -> None:
     parser.add_argument("--forced-length", type=float, metavar="L", help="accept drafts at random, to this mean length")
     parser.add_argument("--threads", type=int, help="default: one per physical core")
     parser.add_argument("-no-kvu", "--no-kv-unified", action="store_true", help="a part of the cache for each sequence")
+    parser.add_argument("--invariant", action="store_true", help="pymtp's texts do not depend on their company")
     asked = parser.parse_args()
     with open_vocabulary(asked.model) as vocabulary:
         prompts = read_prompts(asked.prompts, vocabulary, None, [])
@@ -82,7 +83,7 @@ def load(stack: ExitStack, asked: argparse.Namespace, n: int, threads: int) -> d
     for k in asked.draft_max:
         drafts: dict[str, Any] = {"draft_max": k} if k else {"draft": "none"}
         options = {"n_seq_max": n, "n_ctx": asked.ctx_size, "n_threads": threads, "n_gpu_layers": asked.gpu_layers}
-        options |= {"kv_unified": not asked.no_kv_unified, "split_mode": asked.split_mode}
+        options |= {"kv_unified": not asked.no_kv_unified, "split_mode": asked.split_mode, "invariant": asked.invariant}
         model = stack.enter_context(Model(asked.model, **options, **drafts))
         name = "pymtp, auto" if k == "auto" else f"pymtp, K = {k}"
         forced = Forced.of_length(asked.forced_length, n_fixed) if k and asked.forced_length else None
