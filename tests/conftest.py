@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import random
 import shutil
@@ -153,6 +154,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if n_run < at_least:
         reporter.write_line(f"\nonly {n_run} tests were run, at least {at_least} are needed", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """The log of a test's servers does not go to what stderr was in an earlier one, which pytest has closed."""
+    loggers = [logging.getLogger(name) for name in ("pymtp.server", "uvicorn")]
+    before = [(each.handlers, each.propagate, each.level) for each in loggers]
+    yield
+    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,6 @@ from pymtp.errors import InvalidParameter
 from pymtp.server import logs
 from pymtp.server.access import Access
 from pymtp.server.settings import ServerSettings
-
-
-@pytest.fixture(autouse=True)
-def log_as_before() -> Iterator[None]:
-    """The log of servers of later tests does not go to what stderr was in one of these."""
-    loggers = [logging.getLogger(name) for name in ("pymtp.server", "uvicorn")]
-    before = [(each.handlers, each.propagate, each.level) for each in loggers]
-    yield
-    for logger, (handlers, propagate, level) in zip(loggers, before, strict=True):
-        logger.handlers, logger.propagate = handlers, propagate
-        logger.setLevel(level)
 
 
 def lines_of(path: str, capsys: pytest.CaptureFixture[str]) -> list[Any]:
