@@ -13,7 +13,7 @@ from pymtp_cli.app import app
 from pymtp_cli.serve import _context
 from typer.testing import CliRunner
 
-from pymtp import ContextParams
+from pymtp import ContextParams, InvalidParameter
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -121,3 +121,11 @@ def test_slots_share_the_trained_length_or_have_equal_parts(flags: Any, expected
     n_ctx, n_slots, shared = flags
     context = _context(ContextParams(n_ctx=n_ctx), n_slots, shared, 131072)
     assert (context.n_ctx, context.n_ctx_max, context.n_cells) == expected
+
+
+def test_invariant_slots_have_equal_parts() -> None:
+    params = ContextParams(n_ctx=8192, invariant=True)
+    context = _context(params, None, None, 131072)
+    assert (context.n_ctx, context.n_cells, context.has_streams) == (2048, None, True)
+    with pytest.raises(InvalidParameter, match="kv_unified must be off with --invariant"):
+        _context(params, None, True, 131072)
