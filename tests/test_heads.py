@@ -31,7 +31,7 @@ from random_gguf import (
     write_qwen35,
     write_step35,
 )
-from random_gguf.side_files import copied, split_heads, without_tensors
+from random_gguf.side_files import copied, split_heads, trim_heads, without_tensors
 from random_gguf.writer import N_EMBD, Writer
 from test_side_files import drafts
 
@@ -237,6 +237,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, whole: Path, trunk: Path, 
     heads, out = extract_heads(whole, tmp_path / "heads.gguf"), tmp_path / "out.gguf"
     other = extract_heads(write_glm4moe(tmp_path / "four.gguf", n_layer=4), tmp_path / "mtp-four.gguf")
     assistant = write_gemma4_assistant(tmp_path / "assistant.gguf")
+    trim_heads(heads, trimmed := tmp_path / "trimmed.gguf", [3, 100, 7])
     empty = write_gguf(name="empty.gguf", declared=1, heads=0)
     for call, problem in (
         (lambda: extract_heads(trunk, out), "names no MTP heads"),
@@ -247,6 +248,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, whole: Path, trunk: Path, 
         (lambda: attach_heads(trunk, other, out), "it is of a model with 4 layers, not 3"),
         (lambda: attach_heads(trunk, trunk, out), "holds no usable MTP heads"),
         (lambda: attach_heads(trunk, assistant, out), "is an assistant"),
+        (lambda: attach_heads(trunk, trimmed, out), "drafts a part of the vocabulary, .* --draft-model"),
         (lambda: quantize_heads(trunk, out, HeadTypes("f16")), "names no MTP heads"),
         (lambda: quantize_heads(whole, out, HeadTypes("f32")), "no matrix of its heads gets another type"),
         (lambda: quantize_heads(whole, whole, HeadTypes("f16"), force=True), "is read and cannot be written as well"),

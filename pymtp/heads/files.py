@@ -105,8 +105,9 @@ def attach_heads(
     are not this model's too.
     """
     model, side, out = ModelFile(Path(path)), ModelFile(Path(heads)), Path(target)
-    if side.is_assistant:
-        raise UnsupportedModel(f"{heads} is an assistant, which stays in a file of its own; name it with --draft-model")
+    if side.is_assistant or side.n_draft_vocab is not None:
+        what = "is an assistant" if side.is_assistant else "drafts a part of the vocabulary"
+        raise UnsupportedModel(f"{heads} {what}, which stays in a file of its own; name it with --draft-model")
     if problem := mismatch(model, side):
         fix = "it needs none" if model.n_heads else "name the heads that belong to the model"
         raise ModelError(f"{problem}; {fix}")
