@@ -28,6 +28,7 @@ from .flags import OF_LLAMA_CPP, Values, parse_without_schemas, with_flags
 from .llama_cpp import from_variables, translated
 from .output import DEBUG, CommandError, Output, OutputClosed, print_stderr
 from .table import TABLE, flags_of
+from .text import harmless
 from .unknown import answer, first_unknown, values_of_flags
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
@@ -218,7 +219,7 @@ def _report(error: Exception) -> int:
 
 
 def _print_error(message: str, code: int) -> int:
-    print_stderr(f"pymtp: {' '.join(message.split())}")
+    print_stderr(f"pymtp: {harmless(' '.join(message.split()))}")
     return code
 
 

@@ -21,6 +21,7 @@ from .asked import asked_of, params_of
 from .flags import Values
 from .output import can_redraw, print_stderr
 from .progress import loading
+from .text import harmless
 
 TOY = "the embedded one, a toy of 60 million parameters (-m or -hf names another)"
 
@@ -110,7 +111,7 @@ def load(found: Found) -> "pymtp.Model":
         print_stderr(f"pymtp: drafting with the {what} in {model.info.draft_model}")
     note_room(model)
     if note := model.draft_note or (found.params.draft_note if model.draft_max else None):
-        print_stderr(f"pymtp: {note}")
+        print_stderr(f"pymtp: {harmless(note)}")
     return model
 
 

@@ -28,7 +28,7 @@ from .asked import params_of
 from .context import find_model, named_model, warn_beyond_training
 from .flags import Values
 from .output import Output
-from .text import block, printable, size_text
+from .text import block, harmless, printable, size_text
 
 
 def inspect(own: Values) -> None:
@@ -86,7 +86,7 @@ def _as_text(found: Inspection, plan: MemoryPlan | None) -> str:
         _token_rows(found),
         [("side file", _side_file(file, found.trunk_pass_bytes)) for file in found.side_files],
     ]
-    return "\n\n".join(block(rows, width=17) for rows in blocks if rows)
+    return harmless("\n\n".join(block(rows, width=17) for rows in blocks if rows))
 
 
 def _model_rows(found: Inspection) -> list[tuple[str, str]]:

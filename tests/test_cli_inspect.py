@@ -96,9 +96,12 @@ def test_side_files_and_parts_are_shown(write_gguf: WriteGguf) -> None:
 
 
 def test_a_name_cannot_steer_the_terminal(write_gguf: WriteGguf) -> None:
-    path = write_gguf()
+    path, side = write_gguf(), write_gguf("mtp-m.gguf", n_layer=0, declared=1, heads=1)
     path.write_bytes(path.read_bytes().replace(b"tiny", b"\x1b[2J"))
-    assert "\x1b" not in inspect(path).stdout
+    side.write_bytes(side.read_bytes().replace(b"glm4moe", b"glm\x1b[2J"))
+    shown = inspect(path).stdout
+    assert "mtp-m.gguf" in shown and "\x1b" not in shown
+    assert "\x1b" not in inspect(path.with_name("\x1b[2J")).stderr
 
 
 @pytest.mark.parametrize("content", [None, b"", b"hello", b"GGUF\3\0\0\0"])
