@@ -193,7 +193,7 @@ def test_a_model_that_cannot_have_such_a_head_says_why(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="minutes"):
         TrainParams(minutes=0)
     trunk = write_trunk(tmp_path / "llama.gguf", "llama")
-    with pytest.raises(ModelError, match=r"missing.txt: no such file; name texts, or prompts in \*.jsonl"):
+    with pytest.raises(ModelError, match=r"missing.txt: no such file, .* name texts, or prompts in \*.jsonl"):
         train_head(trunk, params=TrainParams(data=(tmp_path / "missing.txt",)))
 
 
@@ -368,3 +368,36 @@ def test_rows_that_were_cut_off_are_dropped(tmp_path: Path) -> None:
     assert read["hidden"][3:].min() == 2
     with pytest.raises(ModelError, match=r"bytes of \d+ that are free; take fewer rows \(--rows\)"):
         again.check_room(10**15)
+
+
+class Bytes:
+    """A model whose tokens are bytes."""
+
+    def tokenize(self, text: str) -> list[int]:
+        return list(text.encode())
+
+
+def source(*data: Path) -> Any:
+    from pymtp.training.collect import Source
+
+    return Source(Bytes(), data, 1)  # type: ignore[arg-type]
+
+
+def test_the_first_and_the_last_line_are_read_too_and_lines_without_an_end(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("one.txt", "three.txt", "long.txt", "one.jsonl")]
+    contents = "one line", "a 1\nb 2\nc 3\n", "0123456789" * 1000, json.dumps({"more": "x" * 9000, "prompt": "Hello"})
+    for path, content in zip(paths, contents, strict=True):
+        path.write_text(content)
+    one, three, long, prompts = map(source, paths)
+    assert {bytes(one.text()) for _ in range(20)} == {b"one line"}
+    assert {bytes(three.text())[:3] for _ in range(50)} == {b"a 1", b"b 2", b"c 3"}
+    assert min(len(long.text()) for _ in range(20)) > 100
+    assert prompts.prompt() == (list(b"Hello"), [])
+
+
+def test_data_without_a_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty.txt").touch()
+    for path in (tmp_path / "folder", tmp_path / "empty.txt"):
+        with pytest.raises(ModelError, match=f"{path.name}: no such file, or nothing in it; name texts"):
+            source(path)

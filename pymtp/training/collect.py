@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymtp.engine.session import Chunk
-from pymtp.errors import ModelError
+from pymtp.errors import ModelError, explained
 from pymtp.model import Model
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.params import SamplingParams
@@ -71,16 +71,16 @@ class Source:
 
     def __init__(self, model: Model, data: Sequence[Path], seed: int) -> None:
         self._model, self._rng = model, random.Random(seed)
-        data = [file for path in data for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
-        self.texts = [path for path in data if path.suffix != ".jsonl"]
-        self.prompts = [path for path in data if path.suffix == ".jsonl"]
-        for path in data:
-            if not path.is_file():
-                raise ModelError(f"{path}: no such file; name texts, or prompts in *.jsonl")
+        files = [file for path in data for file in (sorted(path.iterdir()) if path.is_dir() else []) or [path]]
+        self.texts = [path for path in files if path.suffix != ".jsonl"]
+        self.prompts = [path for path in files if path.suffix == ".jsonl"]
+        for path in files:
+            if not path.is_file() or (path in data and path.stat().st_size == 0):
+                raise ModelError(f"{path}: no such file, or nothing in it; name texts, or prompts in *.jsonl")
 
     def text(self) -> list[int]:
         """At most N_TOKENS tokens."""
-        piece = self._piece(self._rng.choice(self.texts), 8 * N_TOKENS).partition("\n")[2]
+        piece = self._piece(self._rng.choice(self.texts), 8 * N_TOKENS)
         return self._model.tokenize(piece)[:N_TOKENS] or [0]
 
     def prompt(self) -> tuple[list[int], list[int]]:
@@ -91,14 +91,15 @@ class Source:
             return self._made_up()
         for _ in range(1000):
             path = self._rng.choice(self.prompts)
-            line = self._piece(path, 2**16).partition("\n")[2].partition("\n")[0]
+            line = self._piece(path, 2**16).partition("\n")[0]
             try:
                 tokens = self._tokens(json.loads(line))
             except (ValueError, LookupError, TypeError, AttributeError):
                 continue  # a line that was cut off, or holds no prompt
             if 0 < len(tokens) < N_TOKENS * 3 // 4:
                 return tokens, []
-        raise ModelError(f'{path}: 1000 lines without a prompt; a line is {{"prompt": "..."}} or {{"messages": [...]}}')
+        what = f"1000 lines without a prompt of fewer than {N_TOKENS * 3 // 4} tokens"
+        raise ModelError(f'{path}: {what}; a line is {{"prompt": "..."}} or {{"messages": [...]}}')
 
     def _tokens(self, line: Any) -> list[int]:
         if "messages" not in line:
@@ -114,11 +115,14 @@ class Source:
         return self._model.tokenize(before), self._model.vocabulary.tokenize(after, is_start=False)
 
     def _piece(self, path: Path, n_bytes: int) -> str:
-        """Part of a file that has a line's end before its first whole line."""
-        at = self._rng.randrange(max(1, path.stat().st_size))
-        with path.open("rb") as file:
-            file.seek(at)
-            return ("" if at else "\n") + file.read(n_bytes).decode(errors="ignore")
+        """Part of a file that begins with a line, the first one after the last; or within a line that is longer."""
+        with explained(f"read {path}", "check its permissions", ModelError), path.open("rb") as file:
+            file.seek(self._rng.randrange(path.stat().st_size + 1))
+            file.readline(n_bytes)
+            if not (piece := file.read(n_bytes)):
+                file.seek(0)
+                piece = file.read(n_bytes)
+            return piece.decode(errors="ignore")
 
 
 @dataclass
