@@ -190,11 +190,15 @@ def test_a_model_that_cannot_have_such_a_head_says_why(tmp_path: Path) -> None:
         train_head(tmp_path / "trunk.gguf")
     with pytest.raises(UnsupportedModel, match="has MTP heads; name a model without them"):
         train_head(write_glm4moe(tmp_path / "glm.gguf"))
-    with pytest.raises(InvalidParameter, match="minutes"):
-        TrainParams(minutes=0)
+    for minutes in (0, math.nan, math.inf):
+        with pytest.raises(InvalidParameter, match="minutes"):
+            TrainParams(minutes=minutes)
     trunk = write_trunk(tmp_path / "llama.gguf", "llama")
     with pytest.raises(ModelError, match=r"missing.txt: no such file, .* name texts, or prompts in \*.jsonl"):
         train_head(trunk, params=TrainParams(data=(tmp_path / "missing.txt",)))
+    (tmp_path / f"mtp-other-{ModelFile(trunk).trunk_id}.training").touch()
+    with pytest.raises(ModelError, match=r"cannot make .*: File exists; name another file \(-o\)"):
+        train_head(trunk, tmp_path / "mtp-other.gguf")
 
 
 def prompts_for_tiny_models(tmp_path: Path) -> Path:
@@ -401,3 +405,37 @@ def test_data_without_a_text_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "folder", tmp_path / "empty.txt"):
         with pytest.raises(ModelError, match=f"{path.name}: no such file, or nothing in it; name texts"):
             source(path)
+
+
+def test_what_was_learned_is_kept_until_the_head_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from pymtp.training import TrainParams, collect, learn, run
+    from pymtp.training.form import write_head
+
+    def collected(self: Any, *rest: Any) -> None:
+        for _ in range(60):
+            self._rows.add([1, 2] * 10, np.ones((20, self._rows.kind["hidden"].shape[0]), np.float32))
+
+    def full(path: Path, *rest: Any) -> None:
+        if path.name != "mtp-first.gguf":
+            raise ModelError(f"no room for {path.name}")
+        write_head(path, *rest)
+
+    def train() -> Path:
+        return run.train_head(trunk, params=TrainParams(minutes=0.05, n_rows=1000, n_threads=1))
+
+    trunk = write_trunk(tmp_path / "trunk.gguf", "llama")
+    saved = tmp_path / f"mtp-trunk-{ModelFile(trunk).trunk_id}.training" / "checkpoint.pt"
+    monkeypatch.setattr(collect.Collector, "run", collected)
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "write_head", full)
+        patch.setattr(learn, "_EVERY", 0)
+        with pytest.raises(ModelError, match="no room for mtp-trunk.gguf"):
+            train()
+    kept = saved.read_bytes()
+    for damaged in (b"", b"no checkpoint", kept[: len(kept) // 2]):
+        saved.write_bytes(damaged)
+        with pytest.raises(ModelError, match=r"checkpoint.pt is damaged, or of another head; delete it and repeat"):
+            train()
+    saved.write_bytes(kept)
+    assert train().exists() and not saved.exists()

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -207,7 +208,6 @@ def learn(
         raise BackendError(
             "the GPU has no memory left; free some and repeat the command, or use --device cpu"
         ) from None
-    saved.unlink(missing_ok=True)
     return learning.head.tensors()
 
 
@@ -247,8 +247,13 @@ def _load(path: Path, learning: _Learning) -> float:
     """Seconds that were spent on what is continued; 0: it begins."""
     if not path.exists():
         return 0.0
-    spent, head, *optimizers = torch.load(path, weights_only=True, map_location=learning.device)
-    learning.head.load_state_dict(head)
-    for optimizer, state in zip(learning.optimizers, optimizers, strict=True):
-        optimizer.load_state_dict(state)
-    return float(spent)
+    try:
+        spent, head, *optimizers = torch.load(path, weights_only=True, map_location=learning.device)
+        learning.head.load_state_dict(head)
+        for optimizer, state in zip(learning.optimizers, optimizers, strict=True):
+            optimizer.load_state_dict(state)
+        return float(spent)
+    except torch.OutOfMemoryError:
+        raise
+    except (EOFError, UnpicklingError, RuntimeError, ValueError) as error:
+        raise ModelError(f"{path} is damaged, or of another head; delete it and repeat the command") from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymtp.engine.context import ContextParams
-from pymtp.errors import ModelError, UnsupportedModel, require
+from pymtp.errors import ModelError, UnsupportedModel, explained, require
 from pymtp.gguf.model_file import ModelFile
 from pymtp.heads.files import check_target, default_target
 from pymtp.heads.quantize import check_type
@@ -45,7 +45,7 @@ class TrainParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(self.minutes > 0, "minutes", "above 0", self.minutes)
+        require(0 < self.minutes < 1e6, "minutes", "above 0, and less than a million", self.minutes)
         require(self.n_rows >= 1000, "rows", "at least 1000", self.n_rows)
         require(1 <= self.n_steps <= 8, "steps", "between 1 and 8", self.n_steps)
         check_type(self.type, "type")
@@ -76,7 +76,8 @@ def train_head(
     form = form_of(model)
     check_target(out, [shard.path for shard in model.shards], force=force)
     folder = out.with_name(f"{out.stem}-{model.trunk_id}.training")
-    folder.mkdir(exist_ok=True)
+    with explained(f"make {folder}", "name another file (-o)", ModelError):
+        folder.mkdir(exist_ok=True)
     begin = time.monotonic()
     tensors = read_head(params.init, form) if params.init else first_tensors(model, form, params.seed)
     rows = Rows(folder, form.n_embd)
@@ -95,4 +96,5 @@ def train_head(
         raise ModelError(f"{len(rows)} rows are too few to learn from; give it more time (--minutes) or more data")
     learned = learn(model, form, tensors, rotation, rows, folder, params, begin + 60 * params.minutes, on_progress)
     write_head(out, model, learned, params.type)
+    (folder / "checkpoint.pt").unlink(missing_ok=True)
     return out
