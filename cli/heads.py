@@ -6,6 +6,7 @@ Owns what its commands print.
 import os
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from pymtp.heads import Change, HeadTypes, attach_heads, extract_heads, quantize_heads
@@ -48,7 +49,7 @@ def train(own: Values) -> None:
     with cleaning_up():
         path = train_head(own.model, own.output, params=params, force=own.force, on_progress=print_stderr)
     print_stderr(f"pymtp: wrote {path}, {size_text(path.stat().st_size)}; what it gains:")
-    print_stderr(f"pymtp bench {own.model} --draft-model {path} --draft-max 0-3,auto")
+    print_stderr(f"pymtp bench {quote(str(own.model))} --draft-model {quote(str(path))} --draft-max 0-3,auto")
 
 
 def _write(run: Callable[[Any], Path]) -> None:

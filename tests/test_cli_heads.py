@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -110,3 +111,15 @@ def test_a_signal_that_ends_a_command_leaves_no_half_of_a_file(
 )
 def test_a_wrong_type_is_refused_by_its_flag(embedded_model: Path, arguments: str, problem: str) -> None:
     assert problem in refused(2, "quantize", embedded_model, "-o", "out.gguf", *arguments.split())
+
+
+def test_the_command_that_training_shows_is_one_for_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained(path: Path, *_: object, **__: object) -> Path:
+        head = tmp_path / "mtp-my model.gguf"
+        head.touch()
+        return head
+
+    monkeypatch.setattr("pymtp.training.train_head", trained)
+    command = run("train", tmp_path / "my model.gguf").splitlines()[-1]
+    model, head = (str(tmp_path / name) for name in ("my model.gguf", "mtp-my model.gguf"))
+    assert shlex.split(command)[2:5] == [model, "--draft-model", head]
