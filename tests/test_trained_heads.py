@@ -27,7 +27,7 @@ from pymtp.gguf.model_file import ModelFile
 from pymtp.heads import attach_heads, extract_heads
 from random_gguf import N_VOCAB, write_generic, write_glm4moe, write_glm_dsa
 from random_gguf.generic import TRUNKS, write_trunk
-from random_gguf.side_files import split_heads
+from random_gguf.side_files import split_heads, write_shards
 from reference.trained_head import TrainedHead
 from test_families import PARAMS
 from test_side_files import text
@@ -167,6 +167,11 @@ def test_a_head_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
         model_facts(write_trunk(tmp_path / "third.gguf", "qwen3"), head)
     with pytest.raises(ModelError, match="it is of a model with 3 layers, not 2"):
         model_facts(write_trunk(tmp_path / "fourth.gguf", "llama", n_layer=2), head)
+
+
+def test_a_trained_head_fits_the_model_in_several_files_too(tmp_path: Path) -> None:
+    trunk, head = apart(tmp_path)
+    assert model_facts(write_shards(trunk, tmp_path, 2)[0], head).has_heads
 
 
 def test_a_trained_head_is_a_file_like_other_heads(tmp_path: Path) -> None:

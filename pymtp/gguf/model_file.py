@@ -116,7 +116,7 @@ class ModelFile:
     def trunk_id(self) -> str:
         """Names the trunk by its first norms, which stay F32 in whatever type its matrices are."""
         digest = hashlib.sha256()
-        for tensor in sorted(self.tensors.values(), key=attrgetter("path", "name")):
+        for tensor in sorted(self.tensors.values(), key=attrgetter("name")):
             if len(tensor.shape) == 1 and "norm" in tensor.name and layer_of(tensor.name) in (None, 0):
                 with tensor.path.open("rb") as file:
                     file.seek(tensor.offset)
