@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from pymtp.errors import INT_MAX
+from pymtp.loading.params import ADAPTER_SCALE_MAX
 
 from .text import decoded
 
@@ -158,12 +159,12 @@ def files(text: str) -> list[tuple[str, float]]:
 
 
 def scaled_files(text: str) -> list[tuple[str, float]]:
-    what = "FILE:SCALE,..."
+    what = f"FILE:SCALE,... with scales from -{ADAPTER_SCALE_MAX:g} to {ADAPTER_SCALE_MAX:g}"
     try:
         found = [(file, float(scale)) for file, scale in map(pair(":", what), _items(text))]
     except ValueError:
         found = [("", math.nan)]
-    if not all(math.isfinite(scale) for _, scale in found):
+    if not all(abs(scale) <= ADAPTER_SCALE_MAX for _, scale in found):
         raise typer.BadParameter(f"must be {what}, not {text!r}")
     return found
 

@@ -542,10 +542,12 @@ def test_the_commands_apply_adapters(tiny: tuple[Path, Path, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [["--lora", ""], ["--lora", "a,,b"], ["--lora", "a\nb"], ["--lora-scaled", "a"], ["--lora-scaled", "a:x"]]
+    "flags",
+    [["--lora", ""], ["--lora", "a,,b"], ["--lora", "a\nb"], *(["--lora-scaled", f"a{x}"] for x in ("", ":x", ":101"))],
 )
 def test_flags_that_name_no_adapters_are_refused(flags: list[str]) -> None:
-    assert command("run", *flags, "-p", "a").exit_code == 2
+    refused = command("run", *flags, "-p", "a")
+    assert refused.exit_code == 2 and f"value for {flags[0]}: " in refused.stderr
 
 
 def test_a_server_shows_and_changes_adapters_as_llama_server_does(tiny: tuple[Path, Path, Path]) -> None:
