@@ -135,6 +135,8 @@ def test_metadata_is_read_with_what_stands_in_its_place(tiny: Path) -> None:
     for value in (64.0, True, "64"):
         with pytest.raises(InvalidParameter, match="must be int for glm4moe.context_length, as in the file"):
             Model(tiny, override_kv=[("glm4moe.context_length", value)])
+    with pytest.raises(InvalidParameter, match=r"must be left out for tokenizer.ggml.tokens, an array"):
+        Model(tiny, override_kv=[("tokenizer.ggml.tokens", 5)])
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,9 @@ class ModelFile:
         """What stands in the place of the file's own metadata."""
         own = self.shards[0].metadata
         for key, value in self.replaced.items():
-            type_here = type(own.get(key, value))
-            require(type_here is type(value), "override_kv", f"{type_here.__name__} for {key}, as in the file", value)
+            here = own.get(key, value)
+            require(not isinstance(here, ArrayLength), "override_kv", f"left out for {key}, an array", value)
+            require(type(here) is type(value), "override_kv", f"{type(here).__name__} for {key}, as in the file", value)
         self.metadata: dict[str, Value] = {**own, **self.replaced}
         self._by_layer: dict[str, list[int | float]] = {}
         self.tensors: dict[str, TensorInfo] = {tensor.name: tensor for shard in self.shards for tensor in shard.tensors}
