@@ -98,11 +98,11 @@ def test_heads_taken_out_draft_like_those_in_the_model(trunk: Path, bare: bool) 
         np.testing.assert_array_equal(drafts(two), drafts(one))
 
 
-@pytest.mark.parametrize("declares", [False, True])
-def test_a_finetune_that_lost_its_heads_gets_those_of_the_original(declares: bool, trunk: Path, tmp_path: Path) -> None:
-    """Also where its metadata still declares them. All but the heads is the finetune's."""
+@pytest.mark.parametrize("lacks", ["", HEAD, "eh_proj"])
+def test_a_finetune_that_lost_its_heads_gets_those_of_the_original(lacks: str, trunk: Path, tmp_path: Path) -> None:
+    """Also where its metadata still declares them, or it has a part of them. All but the heads is the finetune's."""
     whole, finetune = trunk.with_name("whole.gguf"), tmp_path / "finetune.gguf"
-    lost = without_tensors(whole, tmp_path / "lost.gguf", HEAD) if declares else trunk
+    lost = without_tensors(whole, tmp_path / "lost.gguf", lacks) if lacks else trunk
     own: dict[str, str | int] = {
         "general.name": "finetune",
         "tokenizer.chat_template": "other",

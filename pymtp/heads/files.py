@@ -112,8 +112,8 @@ def attach_heads(
         fix = "it needs none" if model.n_heads else "name the heads that belong to the model"
         raise ModelError(f"{problem}; {fix}")
     check_target(out, [shard.path for shard in [*model.shards, *side.shards]], force=force)
-    tensors = [*map(stored, model.tensors.values()), *_tensors_of_heads(side)]
-    write_gguf(out, _joined_metadata(model, side), tensors, on_write)
+    tensors = {tensor.name: tensor for tensor in (*map(stored, model.tensors.values()), *_tensors_of_heads(side))}
+    write_gguf(out, _joined_metadata(model, side), [*tensors.values()], on_write)
     return out
 
 
