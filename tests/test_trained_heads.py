@@ -379,39 +379,6 @@ def test_rows_that_were_cut_off_are_dropped(tmp_path: Path) -> None:
         again.check_room(10**15)
 
 
-class Bytes:
-    """A model whose tokens are bytes."""
-
-    def tokenize(self, text: str) -> list[int]:
-        return list(text.encode())
-
-
-def source(*data: Path) -> Any:
-    from pymtp.training.collect import Source
-
-    return Source(Bytes(), data, 1)  # type: ignore[arg-type]
-
-
-def test_the_first_and_the_last_line_are_read_too_and_lines_without_an_end(tmp_path: Path) -> None:
-    paths = [tmp_path / name for name in ("one.txt", "three.txt", "long.txt", "one.jsonl")]
-    contents = "one line", "a 1\nb 2\nc 3\n", "0123456789" * 1000, json.dumps({"more": "x" * 9000, "prompt": "Hello"})
-    for path, content in zip(paths, contents, strict=True):
-        path.write_text(content)
-    one, three, long, prompts = map(source, paths)
-    assert {bytes(one.text()) for _ in range(20)} == {b"one line"}
-    assert {bytes(three.text())[:3] for _ in range(50)} == {b"a 1", b"b 2", b"c 3"}
-    assert min(len(long.text()) for _ in range(20)) > 100
-    assert prompts.prompt() == (list(b"Hello"), [])
-
-
-def test_data_without_a_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "empty.txt").touch()
-    for path in (tmp_path / "folder", tmp_path / "empty.txt"):
-        with pytest.raises(ModelError, match=f"{path.name}: no such file, or nothing in it; name texts"):
-            source(path)
-
-
 def test_what_was_learned_is_kept_until_the_head_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     from pymtp.training import TrainParams, collect, learn, run
@@ -426,6 +393,10 @@ def test_what_was_learned_is_kept_until_the_head_is_written(tmp_path: Path, monk
             raise ModelError(f"no room for {path.name}")
         write_head(path, *rest)
 
+    def half(state: object, path: Path) -> None:
+        path.write_bytes(b"half of it")
+        raise RuntimeError("no room")
+
     def train() -> Path:
         return run.train_head(trunk, params=TrainParams(minutes=0.05, n_rows=1000, n_threads=1))
 
@@ -438,6 +409,12 @@ def test_what_was_learned_is_kept_until_the_head_is_written(tmp_path: Path, monk
         with pytest.raises(ModelError, match="no room for mtp-trunk.gguf"):
             train()
     kept = saved.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.save", half)
+        patch.setattr(learn, "_EVERY", 0)
+        with pytest.raises(ModelError, match=r"checkpoint.pt: cannot be written \(no room\); free some room"):
+            train()
+    assert saved.read_bytes() == kept and not saved.with_suffix(".incomplete").exists()
     for damaged in (b"", b"no checkpoint", kept[: len(kept) // 2]):
         saved.write_bytes(damaged)
         with pytest.raises(ModelError, match=r"checkpoint.pt is damaged, or of another head; delete it and repeat"):

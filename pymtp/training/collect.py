@@ -71,17 +71,17 @@ class Source:
 
     def __init__(self, model: Model, data: Sequence[Path], seed: int) -> None:
         self._model, self._rng = model, random.Random(seed)
-        files = [file for path in data for file in (sorted(path.iterdir()) if path.is_dir() else []) or [path]]
+        with explained(f"read {', '.join(map(str, data))}", "check names and permissions", ModelError):
+            files = [file for path in data for file in (sorted(path.iterdir()) if path.is_dir() else []) or [path]]
+            for path in files:
+                if not path.is_file() or (path in data and path.stat().st_size == 0):
+                    raise ModelError(f"{path}: no such file, or nothing in it; name texts, or prompts in *.jsonl")
         self.texts = [path for path in files if path.suffix != ".jsonl"]
         self.prompts = [path for path in files if path.suffix == ".jsonl"]
-        for path in files:
-            if not path.is_file() or (path in data and path.stat().st_size == 0):
-                raise ModelError(f"{path}: no such file, or nothing in it; name texts, or prompts in *.jsonl")
 
     def text(self) -> list[int]:
         """At most N_TOKENS tokens."""
-        piece = self._piece(self._rng.choice(self.texts), 8 * N_TOKENS)
-        return self._model.tokenize(piece)[:N_TOKENS] or [0]
+        return self._model.tokenize(self._piece(self._rng.choice(self.texts), 8 * N_TOKENS))[:N_TOKENS] or [0]
 
     def prompt(self) -> tuple[list[int], list[int]]:
         """Tokens that the model continues, and what follows its first answer, before a second; []: nothing."""
@@ -98,8 +98,7 @@ class Source:
                 continue  # a line that was cut off, or holds no prompt
             if 0 < len(tokens) < N_TOKENS * 3 // 4:
                 return tokens, []
-        what = f"1000 lines without a prompt of fewer than {N_TOKENS * 3 // 4} tokens"
-        raise ModelError(f'{path}: {what}; a line is {{"prompt": "..."}} or {{"messages": [...]}}')
+        raise ModelError(f'{path}: 1000 lines, no short prompt; a line is {{"prompt": "..."}} or {{"messages": [...]}}')
 
     def _tokens(self, line: Any) -> list[int]:
         if "messages" not in line:

@@ -192,9 +192,8 @@ def learn(
     on_progress: Progress,
 ) -> dict[str, Array]:
     """Train a head on rows until it is time. Returns its tensors. Continues from a checkpoint in `folder`."""
-    device = torch.device(
-        ("cuda" if torch.cuda.is_available() else "cpu") if params.device == "auto" else params.device
-    )
+    name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name if params.device == "auto" else params.device)
     torch.manual_seed(params.seed)
     torch.set_num_threads(params.n_threads or torch.get_num_threads())
     texts, saved = _Texts(rows), folder / "checkpoint.pt"
@@ -205,9 +204,7 @@ def learn(
         learning = _Learning(Head(form, tensors, rotation).to(device), trunk, params.n_steps)
         _learn_until(deadline, learning, texts, saved, on_progress)
     except torch.OutOfMemoryError:
-        raise BackendError(
-            "the GPU has no memory left; free some and repeat the command, or use --device cpu"
-        ) from None
+        raise BackendError("the GPU has no memory left; free some and repeat, or use --device cpu") from None
     return learning.head.tensors()
 
 
@@ -240,6 +237,7 @@ def _save(path: Path, learning: _Learning, spent: float) -> None:
         torch.save(state, partial)
         os.replace(partial, path)
     except (OSError, RuntimeError) as error:
+        partial.unlink(missing_ok=True)
         raise ModelError(f"{path}: cannot be written ({error}); free some room and repeat the command") from error
 
 

@@ -76,10 +76,10 @@ def train_head(
     form = form_of(model)
     check_target(out, [shard.path for shard in model.shards], force=force)
     folder = out.with_name(f"{out.stem}-{model.trunk_id}.training")
-    with explained(f"make {folder}", "name another file (-o)", ModelError):
-        folder.mkdir(exist_ok=True)
     begin = time.monotonic()
     tensors = read_head(params.init, form) if params.init else first_tensors(model, form, params.seed)
+    with explained(f"make {folder}", "name another file (-o)", ModelError):
+        folder.mkdir(exist_ok=True)
     rows = Rows(folder, form.n_embd)
     needed = rows.check_room(params.n_rows) / 2**20
     on_progress(f"{folder}: up to {needed:.0f} MiB more for rows; delete it when the head is good enough")
