@@ -18,6 +18,11 @@ class Bytes:
     def tokenize(self, text: str) -> list[int]:
         return list(text.encode())
 
+    def chat_prompt(self, messages: list[dict[str, str]]) -> str:
+        if messages[0]["role"] == "system":
+            raise ModelError("the template fails")
+        return messages[-1]["content"]
+
 
 def source(*data: Path) -> Any:
     return Source(Bytes(), data, 1)  # type: ignore[arg-type]
@@ -43,3 +48,13 @@ def test_data_without_a_text_is_refused(tmp_path: Path) -> None:
             source(path)
     with pytest.raises(ModelError, match="cannot read .*: File name too long; check names and permissions"):
         source(tmp_path / "text.txt", tmp_path / ("x" * 300))
+
+
+def test_a_line_that_the_template_refuses_is_left_out(tmp_path: Path) -> None:
+    path, user = tmp_path / "chats.jsonl", {"role": "user", "content": "Hello"}
+    refused = json.dumps({"messages": [{"role": "system", "content": "Be kind."}, user]}) + "\n"
+    path.write_text(refused * 3 + json.dumps({"messages": [user]}))
+    assert source(path).prompt() == (list(b"Hello"), [])
+    path.write_text(refused)
+    with pytest.raises(ModelError, match=r"chats.jsonl: 1000 bad lines \(the template fails\); a line is"):
+        source(path).prompt()

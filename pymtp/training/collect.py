@@ -89,16 +89,17 @@ class Source:
             return self.text()[: self._rng.randint(8, N_TOKENS // 4)], []
         if not self.prompts:
             return self._made_up()
+        why: object = "empty or too long"
         for _ in range(1000):
             path = self._rng.choice(self.prompts)
-            line = self._piece(path, 2**16).partition("\n")[0]
             try:
-                tokens = self._tokens(json.loads(line))
-            except (ValueError, LookupError, TypeError, AttributeError):
-                continue  # a line that was cut off, or holds no prompt
+                tokens = self._tokens(json.loads(self._piece(path, 2**16).partition("\n")[0]))
+            except (ValueError, LookupError, TypeError, AttributeError, ModelError) as error:
+                why = error  # a line that was cut off, or holds no prompt, or none that the template takes
+                continue
             if 0 < len(tokens) < N_TOKENS * 3 // 4:
                 return tokens, []
-        raise ModelError(f'{path}: 1000 lines, no short prompt; a line is {{"prompt": "..."}} or {{"messages": [...]}}')
+        raise ModelError(f'{path}: 1000 bad lines ({why}); a line is {{"prompt": "..."}} or {{"messages": [...]}}')
 
     def _tokens(self, line: Any) -> list[int]:
         if "messages" not in line:
