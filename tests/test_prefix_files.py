@@ -124,7 +124,7 @@ def test_the_folder_is_bounded_and_the_oldest_goes_first(load: Callable[..., Mod
         assert len(files(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "other", "no UTF-8"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "other", "no UTF-8", "tokens"])
 def test_what_cannot_be_used_is_computed_again(load: Callable[..., Model], tmp_path: Path, damage: str) -> None:
     with load() as model:
         text, _ = answer(model, LONG)
@@ -137,6 +137,8 @@ def test_what_cannot_be_used_is_computed_again(load: Callable[..., Model], tmp_p
         path.write_bytes(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])
     elif damage == "no UTF-8":
         path.write_bytes(data.replace(b',""]\n', b',"\xff"]\n', 1))
+    elif damage == "tokens":
+        path.write_bytes(data.replace(b"]", b",7]", 1))
     elif damage == "other":
         path.with_name("0.prefix").write_bytes(data.replace(b'"model": "', b'"model": "x', 1))
         path.unlink()

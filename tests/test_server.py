@@ -670,8 +670,10 @@ def test_slots_are_saved_restored_and_erased_within_their_folder(tmp_path: Path)
         for name in ("../one.bin", "/etc/passwd", "a/b", "", ".hidden", "a\0b"):
             for action in ("save", "restore"):
                 assert client.post(f"/slots/0?action={action}", filename=name).status == 400, name
-        (tmp_path / "bad.bin").write_bytes(b"[1,2]\nnothing")
-        assert client.post("/slots/0?action=restore", filename="bad.bin").status == 400
+        good = (tmp_path / "one.bin").read_bytes()
+        for bad in (b"[1,2]\nnothing", good.replace(b",", b",7,", 1), good.replace(b"[", b"[1", 1), good[:-1]):
+            (tmp_path / "bad.bin").write_bytes(bad)
+            assert client.post("/slots/0?action=restore", filename="bad.bin").status == 400
         assert client.post("/slots/7?action=erase").status == 400
         assert client.post("/slots/0?action=jump").status == 400
     assert [path.name for path in tmp_path.iterdir() if path.name not in ("one.bin", "bad.bin")] == []

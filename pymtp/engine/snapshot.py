@@ -118,6 +118,11 @@ def unpack(data: bytes, *, engine: str, model: str) -> memoryview:
     return payload
 
 
+def digest(about: bytes, data: bytes) -> str:
+    """A checksum of what a file says of a saved sequence, and of that; its own header has one of the rest."""
+    return hashlib.sha256(about + data[:HEAD_BYTES]).hexdigest()[:32]
+
+
 def _header(data: bytes, *, engine: str, model: str) -> tuple[bytes, dict[str, Any]]:
     """The line before the engine's bytes, and what it says. Raises StateError for another version or model."""
     head, newline, _ = data.partition(b"\n")

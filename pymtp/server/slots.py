@@ -1,6 +1,6 @@
 """llama-server's /slots: what runs where, and what slots hold, saved, restored and erased.
 
-Owns the folder of saved slots. Files have the tokens first, then the engine's bytes.
+Owns the folder of saved slots. Files have the tokens and their checksum first, then the engine's bytes.
 """
 
 import asyncio
@@ -59,7 +59,8 @@ async def slot_action(request: Request) -> Response:
 def _save(served: ServedModel, slot: int, folder: Path, name: str) -> dict[str, Any]:
     path, began = _path(folder, name), time.perf_counter()
     tokens, data = served.model.slots.save(slot, scope=served.cache_scope)
-    head = msgspec.json.encode(tokens) + b"\n"
+    head = msgspec.json.encode(tokens)
+    head += f" {snapshot.digest(head, data)}\n".encode()
     snapshot.write(path, head + data)
     timings = {"save_ms": (time.perf_counter() - began) * 1000}
     return {"filename": name, "n_saved": len(tokens), "n_written": len(head) + len(data), "timings": timings}
@@ -68,10 +69,10 @@ def _save(served: ServedModel, slot: int, folder: Path, name: str) -> dict[str, 
 def _restore(served: ServedModel, slot: int, folder: Path, name: str) -> dict[str, Any]:
     path, began = _path(folder, name), time.perf_counter()
     head, _, data = snapshot.read(path).partition(b"\n")
-    try:
-        tokens = msgspec.json.decode(head, type=list[int])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise invalid(f"{name} is not a saved slot") from None
+    ids, _, digest = head.rpartition(b" ")
+    if digest != snapshot.digest(ids, data).encode():
+        raise invalid(f"{name} is not a saved slot, or it is damaged")
+    tokens = msgspec.json.decode(ids, type=list[int])
     served.model.slots.restore(slot, tokens, data, scope=served.cache_scope)
     timings = {"restore_ms": (time.perf_counter() - began) * 1000}
     return {"filename": name, "n_restored": len(tokens), "n_read": len(head) + 1 + len(data), "timings": timings}

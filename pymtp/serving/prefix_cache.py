@@ -4,7 +4,6 @@ Owns the folder of the files, which several processes and models may share. What
 alone, until it is the oldest; what cannot be read is dropped. Knows tokens and saved sequences; nothing of slots.
 """
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -84,17 +83,16 @@ class PrefixFiles:
         """Those that the model can restore, the one that was unused for longest first."""
         for path, _ in self._by_use():
             with suppress(OSError, ValueError), path.open("rb") as file:
-                head = msgspec.json.decode(file.readline(_HEAD_MAX), type=Kept)
-                if self._fits(file.read(snapshot.HEAD_BYTES)):
-                    yield path, head
+                head, data = file.readline(_HEAD_MAX), file.read(snapshot.HEAD_BYTES)
+                if path.stem == snapshot.digest(head, data) and self._fits(data):
+                    yield path, msgspec.json.decode(head, type=Kept)
 
     def write(self, kept: Kept, data: bytes) -> Path | None:
         """Keep a sequence; return its file, or None: it is too short or too long, or cannot be written."""
         head = msgspec.json.encode(kept) + b"\n"
         if len(kept.tokens) < N_TOKENS_MIN or len(head) + len(data) > self._n_bytes_max:
             return None
-        name = hashlib.sha256(head + data[: snapshot.HEAD_BYTES]).hexdigest()[:32]  # with the model's
-        path = self._folder / f"{name}{_SUFFIX}"
+        path = self._folder / f"{snapshot.digest(head, data)}{_SUFFIX}"
         try:
             snapshot.write(path, head + data)
         except StateError:
