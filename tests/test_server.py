@@ -869,6 +869,8 @@ def test_all_paths_begin_with_the_prefix() -> None:
             client.get("/llm/health").status == client.get("/llm/").status == client.get("/llm/page.js").status == 200
         )
         assert [client.get(path).status for path in ("/", "/health", "/v1/models", "/llm", "/llmx/health")] == [404] * 5
+        assert client.send("POST", "/llm/tokenize/", {"content": ""}, key).json == {"tokens": []}
+        assert client.get("/llm/v1/models/").status == 401
 
 
 def test_kept_prompts_leave_half_of_the_memory() -> None:

@@ -48,7 +48,7 @@ class Access:
             await self._app(scope, receive, send)
             return
         asked, prefix = Headers(scope=scope), self._settings.api_prefix
-        path = scope["path"].removeprefix(prefix)
+        path = scope["path"].removeprefix(prefix).rstrip("/") or "/"
         given = asked.get("x-request-id", "")
         name = given if re.fullmatch(r"[\w.:-]{1,128}", given) else f"req-{random_name()}"
         request_id.set(name)
