@@ -133,11 +133,16 @@ def test_a_second_signal_ends_it_at_once() -> None:
         with socket.create_connection(("127.0.0.1", client.port), timeout=SOON_S) as connection:
             connection.sendall(raw("/completion", body))
             assert connection.recv(1000)
-            process.send_signal(signal.SIGTERM)
-            time.sleep(0.05)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(SOON_S) == 0
-            assert b'"stop":true' not in read_all(connection)
+            with socket.create_connection(("127.0.0.1", client.port), timeout=SOON_S) as other:
+                other.sendall(raw("/completion", ENDLESS | {"n_predict": 480}))
+                time.sleep(0.1)
+                process.send_signal(signal.SIGTERM)
+                time.sleep(0.05)
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(SOON_S) == 0
+                assert b'"stop":true' not in read_all(connection)
+                assert b" 503 " in (refused := read_all(other)) and b"the server is stopping" in refused
+        assert process.stderr and "Traceback" not in process.stderr.read()
 
 
 # --- keys and certificates ---

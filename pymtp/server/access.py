@@ -3,6 +3,7 @@
 Knows headers, and how requests ended; nothing of what is asked.
 """
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -80,7 +81,7 @@ class Access:
         except (ClientGone, ClientDisconnect, ConnectionError):
             log("client left", path=path, ms=_ms_since(began))
             return
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             failure = as_api_error(error)
             if failure.status >= 500 and failure.status not in (501, 503):
                 log("request failed", level="error", path=path, error=repr(error))

@@ -3,8 +3,9 @@
 Owns the routes, and what browsers may do with the page at /, whose files are in `page`.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -64,8 +65,9 @@ def make_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         served.start()
-        yield
-        await served.stop()
+        with suppress(asyncio.CancelledError):  # a second signal
+            yield
+            await served.stop()
 
     app = Starlette(
         routes=list(_routes(has_page=settings.has_page)),

@@ -3,6 +3,7 @@
 Owns which error of pymtp is whose fault. Knows no request.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,7 +68,7 @@ def as_api_error(error: BaseException) -> ApiError:
     """`error` as clients get it."""
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, Closed):
+    if isinstance(error, (Closed, asyncio.CancelledError)):
         return unavailable("the server is stopping")
     if isinstance(error, (InvalidParameter, ModelError)):
         return invalid(str(error))
