@@ -131,6 +131,10 @@ def test_a_turn_that_the_template_ends_has_no_stop_sequence() -> None:
             assert reply["content"][0]["text"] == ("one " if given else "one two")
 
 
+def test_the_template_of_the_server_is_shown(server: Client) -> None:
+    assert server.get("/props").json["chat_template"] == TEMPLATE
+
+
 def test_time_to_generate_ends_with_a_line(server: Client) -> None:
     body = {"prompt": "a\n" * 60, "temperature": 0, "n_predict": 400, "grammar": 'root ::= "a\\n"+'}
     reply = server.post("/completion", **body, t_max_predict_ms=1).json

@@ -46,7 +46,7 @@ async def props(request: Request) -> Response:
             "endpoint_props": False,
             "endpoint_metrics": settings.has_metrics,
             "ui": settings.has_page,
-            "chat_template": model.vocabulary.chat_template or "",
+            "chat_template": model.params.model.chat_template or model.vocabulary.chat_template or "",
             "bos_token": model.vocabulary.bos_text,
             "eos_token": model.vocabulary.eos_text,
             "build_info": reports.BUILD,
