@@ -49,7 +49,7 @@ def serve(own: Values) -> None:
             "template_kwargs": chat_params.template_kwargs,
             "cache_bytes": own.cache_mib << 20,
             "cache_disk_bytes": own.cache_disk_mib << 20,
-            "api_prefix": "/" * bool(own.api_prefix) + own.api_prefix.strip("/"),
+            "api_prefix": f"/{own.api_prefix.strip('/')}".rstrip("/"),
             "is_verbose": own.verbose,
         }
     )

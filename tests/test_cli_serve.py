@@ -58,6 +58,7 @@ def test_flags_become_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert (given.cors_methods, given.cors_headers, given.cors_credentials) == ("GET", "x-a", False)
     assert (given.n_queue_max, given.has_page, given.has_slots, given.has_metrics) == (7, False, False, True)
     assert given.aliases == ("a", "b")
+    assert settings_of(monkeypatch, "--api-prefix", "/").api_prefix == ""
 
 
 def test_a_server_has_the_flags_for_templates_and_thinking_that_run_has(monkeypatch: pytest.MonkeyPatch) -> None:
