@@ -110,7 +110,7 @@ def _with_one_call(grammar: str) -> str:
 def _failure(error: Exception, whose: str) -> ModelError:
     """A template is a program from the model's file: it can fail in any way."""
     why = str(error).rpartition("Error: ")[2].removeprefix("Jinja Exception: ")
-    return ModelError(f"{whose} chat template fails ({why}); use --raw, which completes the prompt as is")
+    return ModelError(f"{whose} chat template fails ({why}); use --raw, or /completion, for the prompt as is")
 
 
 def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> tuple[dict[str, Any], str, list[str]]:
