@@ -637,6 +637,9 @@ def test_metrics_count_what_was_done(server: Client) -> None:
         assert after[f"pymtp:{name}"] - before.get(f"pymtp:{name}", 0) == n, name
     lengths = {name: n - before.get(name, 0) for name, n in after.items() if name.startswith("pymtp:rounds_total")}
     assert sum(n * int(name.partition('"')[2].rstrip('"}')) for name, n in lengths.items()) == timings["draft_n"] > 0
+    n_drafts = sum(n for name, n in lengths.items() if 'drafts="0"' not in name)
+    name = "llamacpp:spec_decode_num_drafts_total"
+    assert after[name] - before[name] == n_drafts and read()[name] == after[name]
     assert after["llamacpp:requests_processing"] == after["llamacpp:requests_deferred"] == 0
     assert 0 <= after["llamacpp:kv_cache_usage_ratio"] <= 1
 

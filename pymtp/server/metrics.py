@@ -37,6 +37,7 @@ async def metrics(request: Request) -> Response:
 def _lines(served: ServedModel, stats: Stats, n_cells: int, n_lookup_bytes: int) -> Iterator[str]:
     counts, model = served.counts, served.model
     n_running, passes = min(len(served.answers), served.n_slots), model.session.counters.n_trunk_passes
+    lengths = stats.rounds_per_length
     yield from _values(
         "counter",
         ("prompt_tokens_total", "Prompt tokens processed, without cached ones", stats.prompt_tokens),
@@ -48,7 +49,7 @@ def _lines(served: ServedModel, stats: Stats, n_cells: int, n_lookup_bytes: int)
         ("n_tokens_max", "Longest prompt with its answer", counts.n_tokens_max),
         ("spec_decode_num_draft_tokens_total", "Draft tokens proposed", stats.drafted),
         ("spec_decode_num_accepted_tokens_total", "Draft tokens accepted", stats.accepted),
-        ("spec_decode_num_drafts_total", "Rounds", stats.rounds),
+        ("spec_decode_num_drafts_total", "Rounds with drafts", stats.rounds - lengths.get(0, 0)),
     )
     yield from _values(
         "gauge",
@@ -68,7 +69,7 @@ def _lines(served: ServedModel, stats: Stats, n_cells: int, n_lookup_bytes: int)
     name = _PREFIX + "spec_decode_num_accepted_tokens_per_pos_total"
     yield from _labelled(name, "Draft tokens accepted, by position", "position", enumerate(stats.accepted_per_position))
     text = "Rounds, by the draft tokens that they verified"
-    yield from _labelled(_OWN_PREFIX + "rounds_total", text, "drafts", stats.rounds_per_length.items())
+    yield from _labelled(_OWN_PREFIX + "rounds_total", text, "drafts", lengths.items())
     name, ended = _OWN_PREFIX + "answers_total", sorted(counts.ended.items())
     yield from _labelled(name, "Answers, by how they ended", "reason", ended)
     yield from _histogram("time_to_first_token_seconds", "From the request to the first token", counts.first_token)
