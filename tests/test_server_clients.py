@@ -75,6 +75,16 @@ def test_openai_reads_completions_and_log_probabilities(openai: Any) -> None:
         assert len(entry.top_logprobs) == 3 and entry.logprob <= entry.top_logprobs[0].logprob + 1e-6
 
 
+def test_openai_streams_log_probabilities_of_calls(openai: Any) -> None:
+    asked: dict[str, Any] = {"model": "nano", "messages": MESSAGES, "max_tokens": 12, "temperature": 0}
+    asked |= {"tools": [{"type": "function", "function": FUNCTION}], "tool_choice": "required", "logprobs": True}
+    whole = openai.chat.completions.create(**asked).choices[0].logprobs.content
+    chunks = openai.chat.completions.create(**asked, stream=True)
+    streamed = [chunk.choices[0].logprobs for chunk in chunks]
+    tokens = [entry.token for each in streamed if each for entry in each.content]
+    assert tokens == [entry.token for entry in whole] and len(tokens) == 12
+
+
 def test_openai_streams_completions_with_the_tokens_of_all(openai: Any) -> None:
     asked: dict[str, Any] = {"model": "nano", "prompt": ["One, two,", "A"], "max_tokens": 4, "temperature": 0, "n": 2}
     whole = openai.completions.create(**asked)

@@ -64,6 +64,7 @@ class ChatCompletionReply(ChatReply):
 
     def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
         data = self._chunk(answer, {}, _reason(answer, message))
+        data["choices"][0] |= self._shown(answer, answer.new_logprobs())
         yield event(data if answer.includes_usage else data | reports.extras(self._served, answer))
 
     def _chunk(self, answer: LiveAnswer, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
