@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pymtp
 from pymtp import ContextParams, InvalidParameter
+from pymtp.errors import INT_MAX
 from pymtp.gguf.facts import N_CTX_MAX
 from pymtp.options import Params
 from pymtp.server.run import serve as run_server
@@ -40,14 +41,14 @@ def serve(own: Values) -> None:
     model, context, drafting = found.setup
     if own.lora_init_without_apply:
         model = replace(model, lora=[(file, 0.0) for file, _ in model.adapters])
-    context = _context(context, own.n_slots, own.kv_unified, found.info.n_ctx_train)
+    context = _context(context, None if own.n_slots == "-1" else own.n_slots, own.kv_unified, found.info.n_ctx_train)
     settings = ServerSettings(
         **given_for(ServerSettings, own)
         | {
             "params": found.params,
             "api_keys": keys,
             "template_kwargs": chat_params.template_kwargs,
-            "cache_bytes": own.cache_mib << 20,
+            "cache_bytes": (INT_MAX if own.cache_mib < 0 else own.cache_mib) << 20,
             "cache_disk_bytes": own.cache_disk_mib << 20,
             "api_prefix": f"/{own.api_prefix.strip('/')}".rstrip("/"),
             "is_verbose": own.verbose,

@@ -197,7 +197,7 @@ TABLE: dict[str, list[Flag]] = {
               on="quantize", many=True),
     ],
     "Slots": [
-        _serve("n_slots", "-np --parallel N", integer(1, 256),
+        _serve("n_slots", "-np --parallel N", integer(1, 256, "-1"),
                "Slots: requests that run at the same time.  [default: 4]"),
         _serve("kv_unified", "-kvu/-no-kvu --kv-unified/--no-kv-unified", kind=bool | None,
                help="All slots share a cache of -c tokens, or each has an equal part.  [default: shared, unless -np "
@@ -213,7 +213,7 @@ TABLE: dict[str, list[Flag]] = {
                help="Reuse the part of a prompt that a slot holds."),
         _serve("shares_cache", "--cache-shared",
                help="Reuse prompts across API keys, too. Response times then reveal what others have sent."),
-        _serve("cache_mib", "-cram --cache-ram MIB", integer(0),
+        _serve("cache_mib", "-cram --cache-ram MIB", integer(-1),
                "Host memory for prompts that slots no longer hold, at most half of what is free; 0: none.",
                default=ServerSettings.cache_bytes >> 20),
         _serve("cache_dir", "--cache-dir FOLDER", Path,

@@ -98,6 +98,11 @@ def test_a_folder_of_slots_that_does_not_exist_is_refused(name: str) -> None:
     assert result.exit_code in (1, 2) and "a folder that exists" in result.stderr
 
 
+def test_minus_1_is_what_llama_server_takes_it_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_of(monkeypatch, "-np", "-1").cache_bytes == ServerSettings().cache_bytes
+    assert settings_of(monkeypatch, "-cram", "-1").cache_bytes > 1 << 50  # more than any machine has
+
+
 def test_a_port_that_is_in_use_is_named_by_its_flag() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
