@@ -26,7 +26,7 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 def serve(own: Values) -> None:
     chat_params = chat_of(own)
-    keys, hosts = _keys(own.api_keys or (), own.api_key_file), own.host
+    keys, hosts = _keys(own.api_keys, own.api_key_file), own.host
     if not keys and any(each not in _LOCAL for each in hosts):
         print_stderr(
             f"pymtp: {','.join(hosts)} is open to others, and no key is needed; set --api-key or --api-key-file"
@@ -92,8 +92,10 @@ def _context(params: ContextParams, n_slots: int | None, shared: bool | None, n_
     return replace(params, n_ctx=n_ctx, n_ctx_max=n_ctx_max, n_cells=n_cells, n_ubatch=n_ubatch, n_seq_max=n_slots)
 
 
-def _keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
+def _keys(given: tuple[str, ...] | None, file: Path | None) -> tuple[str, ...]:
     keys = tuple(filter(None, map(str.strip, (text_of(None, file, "api_key_file") or "").splitlines())))
     if file and not keys:
         raise CommandError(f"{file} has no keys; write one on each line")
-    return (*given, *keys)
+    if given == ():
+        raise CommandError("--api-key has no key: leave it out if none is needed")
+    return (*(given or ()), *keys)

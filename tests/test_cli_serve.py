@@ -103,6 +103,12 @@ def test_minus_1_is_what_llama_server_takes_it_for(monkeypatch: pytest.MonkeyPat
     assert settings_of(monkeypatch, "-cram", "-1").cache_bytes > 1 << 50  # more than any machine has
 
 
+def test_a_key_that_is_empty_does_not_leave_the_server_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pymtp_cli.serve, "run_server", lambda *_, **__: None)
+    result = CliRunner().invoke(app, ["serve", "--api-key", ""], prog_name="pymtp")
+    assert result.exit_code == 1 and "--api-key has no key" in result.stderr
+
+
 def test_a_port_that_is_in_use_is_named_by_its_flag() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
