@@ -415,6 +415,8 @@ def test_bodies_have_a_limit() -> None:
         ("localhost", "http://localhost:3000", "http://localhost:3000"),
         ("localhost", "http://localhost.evil.example", None),
         ("https://a.example", "https://b.example", "https://a.example"),
+        ("https://a.example, https://b.example", "https://b.example", "https://b.example"),
+        ("https://a.example,https://b.example", "https://c.example", None),
     ],
 )
 def test_origins_are_allowed_as_set(allowed: str, origin: str, answer: str | None) -> None:

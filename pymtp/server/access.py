@@ -108,6 +108,8 @@ class Access:
             allowed = origin if self._settings.cors_credentials else "*"
         elif allowed == "localhost":
             allowed = origin if _LOCAL.fullmatch(origin) else ""
+        elif "," in allowed:  # a browser takes one
+            allowed = origin if origin in re.split(" *, *", allowed) else ""
         if not allowed:
             return {}
         credentials = "true" if self._settings.cors_credentials else "false"

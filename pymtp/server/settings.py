@@ -64,7 +64,7 @@ class ServerSettings:
     api_prefix: str = ""
     """What stands before all paths, such as /llm."""
     cors_origins: str = "*"
-    """Origins whose pages may ask: `*` for all, `localhost` for those of this machine, or one."""
+    """Origins whose pages may ask: `*` for all, `localhost` for those of this machine, or a list with commas."""
     cors_credentials: bool = True
     cors_methods: str = "GET, POST, DELETE, OPTIONS"
     cors_headers: str = "*"
