@@ -124,6 +124,17 @@ def test_the_folder_is_bounded_and_the_oldest_goes_first(load: Callable[..., Mod
         assert len(files(tmp_path)) == 2
 
 
+def test_what_a_killed_process_left_is_bounded_too(load: Callable[..., Model], tmp_path: Path) -> None:
+    left = tmp_path / ".0123.prefix.abc"  # half of a file that never got its name
+    left.write_bytes(bytes(8 << 20))
+    os.utime(left, (1, 1))
+    for n_bytes, is_there in ((ROOM, True), (8 << 20, False)):
+        with load(n_bytes) as model:
+            answer(model, f"{n_bytes} {LONG}")
+            model.slots.write_files()
+        assert left.exists() == is_there
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "other", "no UTF-8", "tokens"])
 def test_what_cannot_be_used_is_computed_again(load: Callable[..., Model], tmp_path: Path, damage: str) -> None:
     with load() as model:

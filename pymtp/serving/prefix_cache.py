@@ -109,9 +109,9 @@ class PrefixFiles:
             return None
 
     def _by_use(self) -> list[tuple[Path, int]]:
-        """All files and their bytes."""
+        """All files and their bytes, with those that a process which was killed left under another name."""
         found = []
-        for path in self._folder.glob(f"*{_SUFFIX}"):
+        for path in self._folder.glob(f"*{_SUFFIX}*"):
             with suppress(OSError):  # another process has dropped it
                 status = path.lstat()
                 found.append((status.st_mtime_ns, path, status.st_size))
