@@ -13,6 +13,7 @@ import pytest
 from http_server import Client, running
 from llama_archive import texts
 from pymtp import GenerationParams, Model
+from pymtp.server import access
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -151,7 +152,9 @@ def test_an_answer_is_cut_at_its_deadline_and_leaves_its_slot(endless: Client, s
     assert not any(slot["is_processing"] for slot in endless.get("/slots").json)
 
 
-def test_without_a_token_at_the_deadline_there_is_an_error(endless: Client) -> None:
+def test_without_a_token_at_the_deadline_there_is_an_error(endless: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(access, "log", lambda event, **_: logged.append(event))
     with ThreadPoolExecutor(1) as pool:
         # the deadline of the server's settings
         other = pool.submit(endless.post, "/completion", prompt="Once", ignore_eos=True)
@@ -161,6 +164,7 @@ def test_without_a_token_at_the_deadline_there_is_an_error(endless: Client) -> N
             late = endless.post(path, **body, max_tokens=5, deadline_ms=50)
             assert late.status == 504 and "50 ms" in late.json["error"]["message"]
         assert other.result().status == 200
+    assert set(logged) == {"request"}  # the server did what it was asked
     assert endless.post("/completion", prompt="Once", deadline_ms=0).status == 400
 
 

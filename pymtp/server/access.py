@@ -83,7 +83,7 @@ class Access:
             return
         except (Exception, asyncio.CancelledError) as error:
             failure = as_api_error(error)
-            if failure.status >= 500 and failure.status not in (501, 503):
+            if failure.status >= 500 and failure.status not in (501, 503, 504):
                 log("request failed", level="error", path=path, error=repr(error))
             if status == 0:
                 body = failure.as_json(path, is_anthropic="anthropic-version" in asked)
