@@ -116,6 +116,21 @@ def test_a_full_cache_takes_slots_from_the_newest_and_loses_nothing(load: Callab
         assert [len(each.tokens) for each in many] == [60] * 5
 
 
+@needs_exact_texts
+@pytest.mark.parametrize(
+    ("n_cells", "n_seq_max", "draft_max"), [(100, 9, 15), (24, 32, 3), (12, 1, 15), (24, 32, "auto")]
+)
+def test_a_cache_with_less_room_than_a_round_of_all_drafts_gives_the_same_texts(
+    n_cells: int, n_seq_max: int, draft_max: Any
+) -> None:
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 18, "ignore_eos": True}
+    with Model(n_ctx=256, n_threads=1, draft="none") as model:
+        plain = finish(model.generate([5, 6], **options))
+    with Model(n_ctx=256, n_threads=1, n_cells=n_cells, n_seq_max=n_seq_max, draft_max=draft_max) as model:
+        many = [model.generate([5, 6], **options) for _ in range(9)]
+        assert {finish(each) for each in many} == {plain}
+
+
 def test_no_more_of_a_prompt_was_cached_than_it_has(load: Callable[..., Model]) -> None:
     with load(n_seq_max=3, n_cells=128, n_ctx=128) as model:
         many = [model.generate(FRANCE, **OPTIONS | {"max_tokens": 80}) for _ in range(3)]

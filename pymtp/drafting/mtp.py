@@ -35,8 +35,8 @@ class MtpDrafter:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._banned: tuple[int, ...] | None = None  # in the session's fused drafts
-        # a pass has room for the rows of all sequences, even if all have to catch up
-        self._catch_up_max = min(CATCH_UP, session.n_ubatch // session.n_seq_max - 1)
+        # a pass has room for the rows of all sequences, even if all catch up; in a small cache for fewer
+        self._catch_up_max = max(min(CATCH_UP, session.n_ubatch // session.n_seq_max - 1), 0)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
         groups: dict[tuple[int, ...] | None, list[DraftRequest]] = {}

@@ -157,7 +157,7 @@ class TokenSequence:
         return max(0, min(self.draft_max, self.n_ctx - len(self.history), self.n_left - 1))
 
     def share(self, slot: int, n_rows_max: int) -> Share:
-        """The next share of the sequence in `slot`: at most `n_rows_max` tokens of the prompt, or a round."""
+        """The next share of the sequence in `slot`: at most `n_rows_max` rows of the prompt, or of a round."""
         position = self.n_decoded
         if self.in_prompt:
             image = next((each for each in self.images if each.position >= position), None)
@@ -166,7 +166,7 @@ class TokenSequence:
             n_rows = min((image.position if image else self._n_given) - position, n_rows_max)
             samples = position + n_rows == len(self.history) and self.n_left > 0
             return Share(self, slot, position, n_rows, of_prompt=True, samples=samples)
-        return Share(self, slot, position, 1, self.n_draft, samples=self.n_left > 0)
+        return Share(self, slot, position, 1, min(self.n_draft, n_rows_max - 1), samples=self.n_left > 0)
 
     def draft_request(self, share: Share, n_sequences: int = 1) -> DraftRequest:
         """What the drafter is asked for a share in a pass of `n_sequences`."""
