@@ -6,9 +6,10 @@ scheduler's business.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cache, reduce
 from itertools import chain
 from operator import add
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -197,21 +198,23 @@ class Conversation:
         n_reserved = n_ctx // 4 if request.max_tokens < 0 else min(n_ctx // 4, request.max_tokens)
         # a turn begins with the user, and the last one stays
         starts = range(self.n_dropped, len(self.messages), 2)
-        for start in starts:
+        render = cache(self._render)
+
+        def n_tokens(start: int) -> int:
+            return len(render(start).tokens) + n_more_cells(render(start).images) + len(so_far.tokens)
+
+        def fits(start: int) -> bool:
             images = [image for message in self.messages[start:] for image in message.get("images", ())]
-            if start != starts[-1] and not fit_together(images):
-                continue
-            prompt = self._render(start)
-            n_tokens = len(prompt.tokens) + n_more_cells(prompt.images) + len(so_far.tokens)
-            if n_tokens + n_reserved <= n_ctx:
-                break
-        if n_tokens >= n_ctx:
+            return fit_together(images) and n_tokens(start) + n_reserved <= n_ctx
+
+        start = starts[0 if fits(starts[0]) else bisect_left(starts[:-1], True, key=fits)]
+        if (n := n_tokens(start)) >= n_ctx:
             raise ContextFull(
-                f"the last message makes a prompt of {n_tokens} tokens, the context has {n_ctx}: "
+                f"the last message makes a prompt of {n} tokens, the context has {n_ctx}: "
                 "shorten it or raise the context size (n_ctx, -c)"
             )
         self.n_dropped = start
-        return prompt
+        return render(start)
 
     def _render(self, start: int) -> _Text:
         """The prompt of the messages from `start` on, of tokens that are the known ones as far as its text is."""

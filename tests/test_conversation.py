@@ -208,6 +208,25 @@ def test_a_message_longer_than_the_context_changes_nothing(narrow: Model) -> Non
     ask(conversation, QUESTIONS[1])
 
 
+def test_a_long_conversation_is_rendered_a_few_times_to_find_what_it_has_room_for(
+    narrow: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversation, n_rendered, render = Conversation(narrow), 0, narrow.render
+
+    def counted(*args: Any) -> Any:
+        nonlocal n_rendered
+        n_rendered += 1
+        return render(*args)
+
+    monkeypatch.setattr(narrow, "render", counted)
+    turn = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    conversation.restore(turn * 100)
+    answer = ask(conversation, "c")
+    assert n_rendered < 12
+    n_more = len(narrow.tokenize(prompt_of(conversation, 4), is_start=False)) // 2
+    assert answer.n_prompt + N_TOKENS <= narrow.n_ctx < answer.n_prompt + N_TOKENS + n_more
+
+
 def test_the_draft_length_can_be_set_for_each_answer(model: Model) -> None:
     conversation = Conversation(model)
     drafted = []
