@@ -380,7 +380,9 @@ def _rendered(message: Message) -> Mapping[str, Any]:
 
 def _message(given: Mapping[str, Any]) -> Message:
     role: Literal["user", "assistant"] = "user" if given["role"] == "user" else "assistant"
-    message: Message = {"role": role, "content": str(given.get("content", ""))}
+    content = given.get("content") or ""
+    require(isinstance(content, str), "messages", "of a text each (images apart)", content)
+    message: Message = {"role": role, "content": content}
     if "finish_reason" in given:
         message["finish_reason"] = given["finish_reason"]
     if given.get("images"):

@@ -246,6 +246,16 @@ def test_messages_that_do_not_alternate_are_refused(model: Model) -> None:
     assert ask(conversation, "c").n_prompt > 10
 
 
+def test_a_restored_message_without_content_is_empty_and_one_that_is_not_text_is_refused(model: Model) -> None:
+    conversation = Conversation(model)
+    conversation.restore([{"role": "user", "content": None}, {"role": "assistant"}])
+    assert [message["content"] for message in conversation.messages] == ["", ""]
+    for content in (5, ["a"], [{"type": "text", "text": "a"}]):
+        with pytest.raises(InvalidParameter, match="messages must be of a text each"):
+            conversation.restore([{"role": "user", "content": content}, {"role": "assistant", "content": "b"}])
+    assert len(conversation.messages) == 2
+
+
 def test_a_bos_from_the_template_is_not_added_twice(embedded_model: Path, tmp_path: Path) -> None:
     data = embedded_model.read_bytes()
     key = b"tokenizer.ggml.add_bos_token" + (7).to_bytes(4, "little")
