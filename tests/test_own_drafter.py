@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from machine import needs_exact_texts
@@ -131,9 +132,12 @@ def test_the_built_in_drafters_have_the_right_traits(drafter: type[Drafter], ans
         ([], "made 0 proposals for 1 requests"),
         ([[5]], "proposed list, not a Proposal"),
         ([Proposal([5] * 50)], r"proposed 50 tokens, \d were asked for"),
-        ([Proposal(["a"])], "proposed 'a', which is not in the vocabulary"),
-        ([Proposal([-1])], "proposed -1, which is not in the vocabulary"),
-        ([Proposal([2**31])], "proposed 2147483648, which is not in the vocabulary"),
+        ([Proposal(["a"])], "proposed 'a', which is not an int from 0 to"),
+        ([Proposal([-1])], "proposed -1, which is not an int from 0 to"),
+        ([Proposal([2**31])], "proposed 2147483648, which is not an int from 0 to"),
+        ([Proposal(np.array([5]))], "proposed drafts in a ndarray, not in a list"),  # type: ignore[arg-type]
+        ([Proposal(list(np.array([5])))], r"proposed (np\.int64\()?5\)?, which is not an int from 0 to"),
+        ([Proposal({5})], "proposed drafts in a set, not in a list"),  # type: ignore[arg-type]
         ([Proposal([5], [None, None])], "gave 2 distributions for 1 tokens"),
     ],
 )

@@ -201,13 +201,15 @@ def _checked(name: str, request: DraftRequest, made: Proposal, n_vocab: int) -> 
     if not isinstance(made, Proposal):
         raise PymtpError(f"the drafter {name} proposed {type(made).__name__}, not a Proposal")
     drafts = made.drafts
+    if not isinstance(drafts, Sequence):
+        raise PymtpError(f"the drafter {name} proposed drafts in a {type(drafts).__name__}, not in a list")
     if not drafts:
         return made
     if len(drafts) > max(request.n_draft, 0):
         raise PymtpError(f"the drafter {name} proposed {len(drafts)} tokens, {request.n_draft} were asked for")
     for token in drafts:
         if not isinstance(token, int) or not 0 <= token < n_vocab:
-            raise PymtpError(f"the drafter {name} proposed {token!r}, which is not in the vocabulary of {n_vocab}")
+            raise PymtpError(f"the drafter {name} proposed {token!r}, which is not an int from 0 to {n_vocab - 1}")
     if made.distributions and len(made.distributions) != len(drafts):
         raise PymtpError(f"the drafter {name} gave {len(made.distributions)} distributions for {len(drafts)} tokens")
     n = next((i + 1 for i, token in enumerate(drafts[:-1]) if token in request.stop), len(drafts))
