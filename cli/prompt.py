@@ -76,7 +76,7 @@ def _read_text(file: str | None) -> str:
     with explained(f"read the prompt from {source}", fix):
         data = _read_stdin() if is_stdin else read_bytes(source)
     try:
-        return data.decode("utf-8").removesuffix("\n")
+        return data.decode("utf-8-sig").removesuffix("\n")
     except UnicodeDecodeError as error:
         raise CommandError(
             f"{source} is not valid UTF-8 (byte {error.start}); convert it first (iconv -t UTF-8)"

@@ -99,6 +99,12 @@ def test_a_file_of_prompts_has_a_text_or_messages_on_each_line(tmp_path: Path) -
     assert (code.category, code.prompt, chat.category, list(chat.messages)) == ("code", "def", "chat", messages)
 
 
+def test_a_file_of_prompts_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"category": "code", "prompt": "a"}', encoding="utf-8-sig")
+    assert [text.prompt for text in read_texts(path)] == ["a"]
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

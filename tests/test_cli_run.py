@@ -381,6 +381,12 @@ def test_the_prompt_may_come_from_a_file_or_from_stdin(run: Run, tmp_path: Path)
     assert sent_prompt() == "from a pipe"
 
 
+def test_a_byte_order_mark_is_not_part_of_a_prompt(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text("from an editor", encoding="utf-8-sig")
+    assert run("--raw", "-f", "prompt.txt").exit_code == 0
+    assert sent_prompt() == "from an editor"
+
+
 def test_raw_and_a_model_without_a_template_take_the_prompt_as_it_stands(run: Run, script: Script) -> None:
     run("hi")
     assert sent_prompt() == "<user>hi<assistant>"

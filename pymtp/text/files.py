@@ -76,8 +76,8 @@ def sha256_of(path: Path) -> str:
 
 
 def _decoded(data: bytes, path: StrPath) -> str:
-    """As text files are read: all ends of lines are the same."""
+    """As text files are read: all ends of lines are the same, and a byte order mark is not part of the text."""
     try:
-        return data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         raise OSError(errno.EILSEQ, "it is not valid UTF-8", os.fspath(path)) from None
