@@ -386,7 +386,7 @@ TABLE: dict[str, list[Flag]] = {
               "Flash attention; 1 and 0 mean on and off.", default="auto"),
         _lists("flash_attn", "-fa --flash-attn on|off|auto,...", OneOf(_ON, _ON_WORDS, is_list=True),
                "Flash attention; 1 and 0 mean on and off.", default=("auto",)),
-        _flag("invariant", "--invariant", help="On GPUs (CUDA), too, no text depends on others or on drafts. Slower."),
+        _place("invariant", "--invariant", help="On GPUs (CUDA), too, no text depends on others or on drafts. Slower."),
         _flag("type_k", "-ctk --cache-type-k", OneOf(CACHE_TYPES),
               "Type of the K cache.", default="f16", on=f"{_GENERATING} inspect"),
         _lists("type_k", "-ctk --cache-type-k TYPE,...", OneOf(CACHE_TYPES, is_list=True),

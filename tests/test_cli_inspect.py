@@ -50,6 +50,8 @@ def test_memory_follows_the_flags() -> None:
     assert beyond.startswith("pymtp: a context of 4096 tokens, but the model was trained with 2048") and "\n" in beyond
     assert rows("-c", 0)["context"].startswith("2048 tokens")
     assert rows("-c", 1024, "-ctk", "q8_0", "-ctv", "q8_0")["K/V"] == "4.2 MiB, and 272.0 KiB for the heads"
+    assert rows("-c", 2048)["K/V"] == "13.0 MiB, and 1.0 MiB for the heads"  # most layers have a window
+    assert rows("-c", 2048, "--invariant")["K/V"] == "16.0 MiB, and 1.0 MiB for the heads"
 
 
 def test_there_is_one_total() -> None:
