@@ -70,6 +70,14 @@ WRITERS = [
 ]
 
 
+def test_what_a_killed_process_of_this_number_left_is_written_over(whole: Path, tmp_path: Path) -> None:
+    """In a container every process is number 1."""
+    left = tmp_path / f"heads.gguf.{os.getpid()}.incomplete"
+    left.write_bytes(bytes(9_000_000))
+    assert extract_heads(whole, tmp_path / "heads.gguf").stat().st_size < 9_000_000
+    assert not left.exists()
+
+
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
 def test_heads_taken_out_and_put_back_are_the_original(write: Callable[[Path], Path], tmp_path: Path) -> None:
     whole, trunk, apart = write(tmp_path / "whole.gguf"), tmp_path / "trunk.gguf", tmp_path / "apart.gguf"

@@ -104,7 +104,7 @@ def write_gguf(target: Path, metadata: Metadata, tensors: Sequence[Tensor], on_w
     partial = target.with_name(f"{target.name}.{os.getpid()}.incomplete")
     with explained(f"write {target}", "free some room, or name another file", ModelError):
         try:
-            with partial.open("xb") as file:
+            with partial.open("wb") as file:
                 file.write(header)
                 for tensor in tensors:
                     start = file.tell()
