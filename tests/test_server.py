@@ -558,6 +558,8 @@ def test_responses_have_probabilities_where_they_are_included(server: Client) ->
     for include, n in ((None, 0), (["message.output_text.logprobs"], 3)):
         shown = server.post("/v1/responses", include=include, **body).json["output"][0]["content"][0]["logprobs"]
         assert len(shown) == n and all(len(each["top_logprobs"]) == 2 for each in shown)
+        events = server.post("/v1/responses", stream=True, include=include, **body).events
+        assert [each["logprobs"] for each in events if each["type"] == "response.output_text.done"] == [shown]
 
 
 def test_a_model_without_a_template_chats_in_chatml(tmp_path: Path) -> None:

@@ -211,7 +211,8 @@ class ResponsesReply(ChatReply):
         where = {"item_id": item["id"], "output_index": index}
         if item["type"] == "message":
             part = item["content"][0]
-            yield self._event("response.output_text.done", text=part["text"], logprobs=[], content_index=0, **where)
+            text = {"text": part["text"], "logprobs": part["logprobs"]}
+            yield self._event("response.output_text.done", **text, content_index=0, **where)
             yield self._event("response.content_part.done", part=part, content_index=0, **where)
         elif item["type"] == "function_call":
             yield self._event("response.function_call_arguments.done", arguments=item["arguments"], **where)
