@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import pickle
 import random
 import threading
 import tracemalloc
@@ -147,6 +149,15 @@ def test_waiting_for_one_generation_runs_all_and_loses_nothing() -> None:
     assert other.stats.generated_tokens > 0
     assert "".join(other) == other.text
     assert list(one) == list(other) == []
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_generation_cannot_be_copied(duplicate: Callable[[Generation], object]) -> None:
+    """The end of the copy would be the end of the text."""
+    generation = engine().submit("ab", sampling=GREEDY, max_tokens=15)
+    with pytest.raises(TypeError, match="a generation cannot be copied"):
+        duplicate(generation)
+    assert "".join(generation) == generation.text != ""
 
 
 def test_a_generation_that_is_closed_makes_room() -> None:

@@ -129,6 +129,9 @@ class Generation:
     def __del__(self) -> None:
         self.close()
 
+    def __reduce__(self) -> str:
+        raise TypeError("a generation cannot be copied: it is one sequence of the model")  # a copy would end it
+
     def __repr__(self) -> str:
         state = self.finish_reason or ("closed" if self.is_over else "running")
         return f"<pymtp.Generation {state}: {len(self.tokens)} tokens, {self.text[:40]!r}>"
