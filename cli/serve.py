@@ -12,6 +12,7 @@ from pymtp import ContextParams, InvalidParameter
 from pymtp.errors import INT_MAX
 from pymtp.gguf.facts import N_CTX_MAX
 from pymtp.options import Params
+from pymtp.server.run import is_path
 from pymtp.server.run import serve as run_server
 from pymtp.server.settings import ServerSettings
 
@@ -27,7 +28,7 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 def serve(own: Values) -> None:
     chat_params = chat_of(own)
     keys, hosts = _keys(own.api_keys, own.api_key_file), own.host
-    if not keys and any(each not in _LOCAL for each in hosts):
+    if not keys and any(each not in _LOCAL and not is_path(each) for each in hosts):
         print_stderr(
             f"pymtp: {','.join(hosts)} is open to others, and no key is needed; set --api-key or --api-key-file"
         )

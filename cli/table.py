@@ -145,7 +145,7 @@ TABLE: dict[str, list[Flag]] = {
     ],
     "Server": [
         _flag("host", "-H --host ADDRESS", str, "IPv4 address to listen on.", default="127.0.0.1", on="rpc-server"),
-        _serve("host", "--host HOST,...", parsers.names, "Addresses to listen on.", default="127.0.0.1"),
+        _serve("host", "--host HOST,...", parsers.names, "Addresses or *.sock to listen on.", default="127.0.0.1"),
         _flag("port", "-p --port N", integer(1, 65535), "Port to listen on.", default=50052, on="rpc-server"),
         _serve("port", "--port N", integer(0, 65535), "Port to listen on; 0: any free one.", default=8080),
         _serve("aliases", "-a --alias NAME,...", parsers.names, "Names of the model.  [default: file name]"),

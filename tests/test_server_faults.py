@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import resource
 import shutil
 import signal
@@ -27,8 +28,8 @@ from typer.testing import CliRunner
 from http_server import Client, free_port, running
 from machine import needs_exact_texts
 from pymtp import BackendError, GenerationParams, Model, Session
-from pymtp.errors import RemoteError
-from pymtp.server import protocol
+from pymtp.errors import InvalidParameter, RemoteError
+from pymtp.server import protocol, run
 from pymtp.server import served_model as served_module
 from pymtp.server.run import _allow_many_files
 from pymtp.server.served_model import ServedModel
@@ -110,6 +111,27 @@ def served(*flags: str) -> Iterator[tuple[subprocess.Popen[str], Client]]:
             yield process, client
         finally:
             process.kill()
+
+
+def test_a_host_can_be_a_path(tmp_path: Path) -> None:
+    """As for llama-server; also where a server was killed before. The path is gone when it ends."""
+    path = str(tmp_path / "pymtp.sock")
+    run.bound(path, 0).close()
+    with served("--host", f"127.0.0.1,{path}") as (process, client):
+        with pytest.raises(InvalidParameter, match=re.escape(f"host must be one that is free: {path} is in use")):
+            run.bound(path, 0)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(SOON_S)
+            connection.connect(path)
+            connection.sendall(raw("/completion", {"prompt": PROMPT, "n_predict": 3}))
+            reply = b""
+            while b'"tokens_predicted":3' not in reply:
+                assert (part := connection.recv(65536))
+                reply += part
+        assert client.get("/health").status == 200
+        process.terminate()
+        assert process.wait(SOON_S) == 0
+    assert not Path(path).exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

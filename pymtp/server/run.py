@@ -4,13 +4,15 @@ Knows uvicorn; nothing of what the application does.
 """
 
 import ctypes
+import os
 import signal
 import socket
 import ssl
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from errno import EADDRINUSE
+from errno import EADDRINUSE, ECONNREFUSED
 from pathlib import Path
 
 import uvicorn
@@ -65,9 +67,17 @@ def serve(
     server = _Server(config)
     for host, each in zip(hosts, sockets, strict=True):
         name = f"[{host}]" if ":" in host else host
+        if is_path(host):
+            logs.log("listening", socket=host, api=f"{settings.api_prefix}/v1")
+            continue
         url = f"http{'s' * (ssl_cert is not None)}://{name}:{each.getsockname()[1]}{settings.api_prefix}"
         logs.log("listening", **{"page": f"{url}/"} if settings.has_page else {}, api=f"{url}/v1")
-    server.run(sockets=sockets)
+    try:
+        server.run(sockets=sockets)
+    finally:
+        for host in filter(is_path, hosts):
+            with suppress(OSError):
+                os.unlink(host)
     served = app.state.served
     if served.error is not None:
         raise served.error
@@ -120,13 +130,33 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
+def is_path(host: str) -> bool:
+    """Whether it names a socket in the file system, as llama-server tells it."""
+    return hasattr(socket, "AF_UNIX") and host.endswith(".sock")
+
+
 def bound(host: str, port: int) -> socket.socket:
     """A socket at the address, which listens. Raises InvalidParameter."""
     try:
+        if is_path(host):
+            return _at_path(host)
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family)
     except OSError as error:
         reason = error.strerror or error
+        where = host if is_path(host) else f"{host}:{port}"
         if error.errno == EADDRINUSE:
-            raise InvalidParameter("port", f"one that is free: {host}:{port} is in use") from None
-        raise InvalidParameter("host", f"an address of this machine: {host}:{port} cannot be used ({reason})") from None
+            name = "host" if is_path(host) else "port"
+            raise InvalidParameter(name, f"one that is free: {where} is in use") from None
+        raise InvalidParameter("host", f"an address of this machine: {where} cannot be used ({reason})") from None
+
+
+def _at_path(path: str) -> socket.socket:
+    """A socket that listens at a path, in the place of one whose server was killed."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as other:
+        if other.connect_ex(path) == ECONNREFUSED and stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)
+    made = socket.socket(socket.AF_UNIX)
+    made.bind(path)
+    made.listen()
+    return made
