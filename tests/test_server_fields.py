@@ -185,6 +185,8 @@ def test_thinking_is_apart_from_the_content() -> None:
         whole = server.post("/v1/chat/completions", **body).json["choices"][0]["message"]
         events = server.post("/v1/chat/completions", **body, stream=True).events
         inside = server.post("/v1/chat/completions", **body, reasoning_format="none").json["choices"][0]["message"]
+        response = server.post("/v1/responses", input="Hello", max_output_tokens=12, temperature=0).json
+    assert 9 <= response["usage"]["output_tokens_details"]["reasoning_tokens"] <= 12  # it only thinks
     assert whole["reasoning_content"] and not whole["content"]
     deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
     assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == whole["reasoning_content"]

@@ -233,6 +233,9 @@ class ResponsesReply(ChatReply):
 
     def _whole(self, answer: LiveAnswer, output: list[dict[str, Any]]) -> dict[str, Any]:
         usage = reports.usage([answer])
+        thought = "".join(item["content"][0]["text"] for item in output if item["type"] == "reasoning")
+        n_thought = len(self._served.model.vocabulary.tokenize(thought, is_start=False))  # nearly those that it was
+        n_thought = min(n_thought, usage["completion_tokens"])
         # clients wait for the event "completed": a text that was cut is completed, too
         details = None if answer.is_complete else {"reason": "max_output_tokens"}
         return {
@@ -248,7 +251,7 @@ class ResponsesReply(ChatReply):
                 "output_tokens": usage["completion_tokens"],
                 "total_tokens": usage["total_tokens"],
                 "input_tokens_details": usage["prompt_tokens_details"],
-                "output_tokens_details": {"reasoning_tokens": 0},
+                "output_tokens_details": {"reasoning_tokens": n_thought},
             },
         }
 
