@@ -58,7 +58,7 @@ def _inspected(path: str | None, own: Values) -> str:
         except ModelError:  # what the file says shows also if it is no whole model
             if own.draft_model or replace(params.model, n_gpu_layers=-1) != ModelParams():
                 raise
-    return (_as_json(found, plan) if own.as_json else _as_text(found, plan)) + "\n"
+    return (_as_json(found, plan) if own.as_json else _as_text(found, plan, own.draft_model)) + "\n"
 
 
 def _as_json(found: Inspection, plan: MemoryPlan | None) -> str:
@@ -78,10 +78,10 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else vars(value)
 
 
-def _as_text(found: Inspection, plan: MemoryPlan | None) -> str:
+def _as_text(found: Inspection, plan: MemoryPlan | None, draft_model: str | None = None) -> str:
     blocks = [
         _model_rows(found),
-        _head_rows(found),
+        _head_rows(found, draft_model),
         *([_context_rows(plan), _total_rows(found, plan)] if plan else []),
         _token_rows(found),
         [("side file", _side_file(file, found.trunk_pass_bytes)) for file in found.side_files],
@@ -107,11 +107,11 @@ def _model_rows(found: Inspection) -> list[tuple[str, str]]:
     return rows
 
 
-def _head_rows(found: Inspection) -> list[tuple[str, str]]:
+def _head_rows(found: Inspection, draft_model: str | None) -> list[tuple[str, str]]:
     info = found.info
     rows = [
         ("MTP heads", f"{info.n_heads_declared} in the metadata, {info.n_heads} in the tensors"),
-        ("drafting", found.obstacle or "yes"),
+        ("drafting", f"by {draft_model}" if draft_model else found.obstacle or "yes"),
         *((f"head {i}", _head(head)) for i, head in enumerate(found.heads)),
     ]
     if found.heads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -317,3 +318,9 @@ def test_a_run_reads_each_header_once(embedded_model: Path, tmp_path: Path, n_re
 def test_an_inspection_reads_each_header_once(apart: tuple[Path, Path, Path], n_reads: Counter[str]) -> None:
     assert CliRunner().invoke(app, ["inspect", str(apart[0])]).exit_code == 0
     assert n_reads == {"whole.gguf": 1}
+
+
+def test_an_inspection_names_the_file_that_drafts(apart: tuple[Path, Path, Path]) -> None:
+    _, trunk, heads = apart
+    shown = CliRunner().invoke(app, ["inspect", str(trunk), "--draft-model", str(heads)]).stdout
+    assert re.search(rf"^drafting: +by {re.escape(str(heads))}$", shown, re.MULTILINE)
