@@ -26,9 +26,8 @@ from pymtp.errors import InvalidParameter, PymtpError
 from .commands import COMMANDS, HEADS
 from .flags import OF_LLAMA_CPP, Values, parse_without_schemas, with_flags
 from .llama_cpp import from_variables, translated
-from .output import DEBUG, CommandError, Output, OutputClosed, print_stderr
+from .output import DEBUG, CommandError, Output, OutputClosed, print_note, print_stderr
 from .table import TABLE, flags_of
-from .text import harmless
 from .unknown import answer, first_unknown, values_of_flags
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
@@ -107,8 +106,8 @@ class PymtpCommand(_Helps, TyperCommand):
         args = _color_flag(args)
         if _name(ctx) in OF_LLAMA_CPP:
             read = {name for param in self.params for name in param.envvar or ()}
-            args = [*from_variables(os.environ, read, known, _say), *args]
-            args = translated(args, known, values_of_flags(self.params), _say)
+            args = [*from_variables(os.environ, read, known, print_note), *args]
+            args = translated(args, known, values_of_flags(self.params), print_note)
         _refuse_unknown(args, ctx, ctx.parent, ends=False)
         ctx.meta[_SHORT] = "-h" in args and "--help" not in args
         try:
@@ -158,7 +157,7 @@ class PymtpGroup(_Helps, TyperGroup):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: _say(message)
+            warnings.showwarning = lambda message, *_, **__: print_note(message)
             try:
                 code = super().main(*args, **{**kwargs, "standalone_mode": False})
             except Exception as error:
@@ -194,10 +193,6 @@ def _flags(command: Any) -> set[str]:
     return {name for name in names if name.startswith("-")} | {"-h", "--help"}
 
 
-def _say(message: object) -> None:
-    print_stderr(f"pymtp: {message}")
-
-
 def _report(error: Exception) -> int:
     """Print one line about the error and return the exit code; what is not for users (a bug) is raised again."""
     if isinstance(error, OutputClosed):
@@ -219,7 +214,7 @@ def _report(error: Exception) -> int:
 
 
 def _print_error(message: str, code: int) -> int:
-    print_stderr(f"pymtp: {harmless(' '.join(message.split()))}")
+    print_note(" ".join(message.split()))
     return code
 
 

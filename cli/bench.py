@@ -27,7 +27,7 @@ from pymtp.gguf.facts import model_facts
 from .asked import params_of
 from .context import find_model, note_embedded, prepare_library, warn_beyond_training
 from .flags import Values
-from .output import Output, can_redraw, print_stderr
+from .output import Output, can_redraw, print_note, print_stderr
 
 _VARIED = (
     *("n_seq_max", "n_threads", "n_gpu_layers", "flash_attn", "type_k", "type_v", "n_batch", "n_ubatch"),
@@ -89,7 +89,7 @@ def _measure(experiment: Experiment, texts: Any, results: Results, *, is_shown: 
                 pass
     except KeyboardInterrupt:
         is_any = any(not sample.is_prompt_only for sample in results.samples)
-        print_stderr("pymtp: stopped; results so far:" if is_any else "pymtp: stopped")
+        print_note("stopped; results so far:" if is_any else "stopped")
         return True
     return False
 
@@ -100,7 +100,7 @@ def _show(results: Results, output: Output, own: Values) -> None:
         return
     if own.form != "md":
         for note in results.notes:
-            print_stderr(f"pymtp: {note}")
+            print_note(note)
     if own.error_form != "none":
         print_stderr(write(own.error_form, found, results.notes).rstrip("\n"))
     if own.form != "none":
@@ -139,6 +139,6 @@ def measuring(*, is_shown: bool) -> Iterator[Callable[[Step], object]]:
         def show(step: Step) -> None:
             progress.update(task, description=step.text, completed=step.n_done, total=step.n_all or None)
             if not redraws:
-                print_stderr(f"pymtp: {step.text}")
+                print_note(step.text)
 
         yield show

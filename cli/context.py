@@ -19,9 +19,8 @@ from pymtp.options import Params
 
 from .asked import asked_of, params_of
 from .flags import Values
-from .output import can_redraw, print_stderr
+from .output import can_redraw, print_note
 from .progress import loading
-from .text import harmless
 
 TOY = "the embedded one, a toy of 60 million parameters (-m or -hf names another)"
 
@@ -104,33 +103,32 @@ def load(found: Found) -> "pymtp.Model":
         file = found.info.model_file
         model = pymtp.Model(file, model=params, context=context, drafting=drafting, on_load=on_load)
     if asked.draft == "none" and asked.draft_max not in ("auto", 0):
-        print_stderr(f"pymtp: --draft-max {asked.draft_max} does nothing with --draft none")
+        print_note(f"--draft-max {asked.draft_max} does nothing with --draft none")
     found.warn_beyond_training()
     if model.info.draft_model and not asked.draft_model:
         what = "assistant" if model.info.has_assistant else "MTP heads"
-        print_stderr(f"pymtp: drafting with the {what} in {model.info.draft_model}")
+        print_note(f"drafting with the {what} in {model.info.draft_model}")
     note_room(model)
     if note := model.draft_note or (found.params.draft_note if model.draft_max else None):
-        print_stderr(f"pymtp: {harmless(note)}")
+        print_note(note)
     return model
 
 
 def warn_beyond_training(n_ctx: int | None, n_ctx_train: int, what: str = "a context of") -> None:
     """Print a line on stderr if `n_ctx` tokens are too many; None and 0 stand for a context that is not."""
     if n_ctx and 0 < n_ctx_train < n_ctx:
-        print_stderr(
-            f"pymtp: {what} {n_ctx} tokens, but the model was trained with {n_ctx_train}: what lies beyond may make "
-            "no sense"
+        print_note(
+            f"{what} {n_ctx} tokens, but the model was trained with {n_ctx_train}: what lies beyond may make no sense"
         )
 
 
 def note_room(model: "pymtp.Model") -> None:
     """Print a line on stderr if not all of a model has room on the devices."""
     if model.room_note:
-        print_stderr(f"pymtp: {model.room_note} (pymtp inspect shows what goes where)")
+        print_note(f"{model.room_note} (pymtp inspect shows what goes where)")
 
 
 def note_embedded(path: str | None) -> None:
     """Print a line on stderr if no model was named, which None stands for."""
     if path is None:
-        print_stderr(f"pymtp: no model given: this is {TOY}")
+        print_note(f"no model given: this is {TOY}")

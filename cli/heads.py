@@ -13,7 +13,7 @@ from pymtp.heads import Change, HeadTypes, attach_heads, extract_heads, quantize
 
 from .flags import Values
 from .interrupt import cleaning_up
-from .output import print_stderr
+from .output import print_note, print_stderr
 from .progress import writing
 from .text import printable, size_text
 
@@ -48,11 +48,11 @@ def train(own: Values) -> None:
     params = TrainParams(data=tuple(own.data), device=own.device, seed=own.seed, **values)
     with cleaning_up():
         path = train_head(own.model, own.output, params=params, force=own.force, on_progress=print_stderr)
-    print_stderr(f"pymtp: wrote {path}, {size_text(path.stat().st_size)}; what it gains:")
+    print_note(f"wrote {path}, {size_text(path.stat().st_size)}; what it gains:")
     print_stderr(f"pymtp bench {quote(str(own.model))} --draft-model {quote(str(path))} --draft-max 0-3,auto")
 
 
 def _write(run: Callable[[Any], Path]) -> None:
     with cleaning_up(), writing() as show:
         path = run(show)
-    print_stderr(f"pymtp: wrote {path}, {size_text(path.stat().st_size)}")
+    print_note(f"wrote {path}, {size_text(path.stat().st_size)}")

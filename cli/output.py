@@ -13,6 +13,8 @@ import typer
 
 import pymtp
 
+from .text import harmless
+
 DEBUG = "pymtp.debug"
 """Key in the context's `meta`: whether app.py shows tracebacks."""
 
@@ -35,6 +37,11 @@ def print_stderr(text: str, *, ends_line: bool = True) -> None:
     """Write a line, or the beginning of one, to stderr; errors are ignored."""
     with suppress(OSError, ValueError):
         typer.echo(text, err=True, nl=ends_line)
+
+
+def print_note(text: object) -> None:
+    """Write a line of pymtp's own to stderr; what it quotes cannot control the terminal."""
+    print_stderr(f"pymtp: {harmless(str(text))}")
 
 
 def can_redraw(stream: TextIO | None) -> bool:
@@ -91,6 +98,6 @@ def show_devices(ctx: typer.Context, wanted: bool) -> bool:
         from pymtp.placement.devices import left_out  # loads the native library
 
         for line in left_out():
-            print_stderr(f"pymtp: {line}")
+            print_note(line)
         raise typer.Exit
     return wanted

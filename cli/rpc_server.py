@@ -11,13 +11,13 @@ from pymtp.placement.devices import find_devices, host_device
 from pymtp.text.files import make_own_folder
 
 from .flags import Values
-from .output import print_stderr
+from .output import print_note
 
 
 def rpc_server(own: Values) -> None:
     devices = find_devices(own.device) or [host_device()]
     address = f"{own.host}:{own.port}"
-    print_stderr(f"pymtp: no authentication: whoever reaches {address} may use it; keep it on a private network")
+    print_note(f"no authentication: whoever reaches {address} may use it; keep it on a private network")
     pymtp.set_log_level("warn")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would see it after the server, which never ends
     cache = user_cache_path("pymtp", appauthor=False) / "rpc" if own.cache else None

@@ -17,7 +17,7 @@ from .asked import chat_of
 from .context import TOY, find, load, note_embedded, prepare_library
 from .flags import Values
 from .interrupt import Interrupt, end_at_next
-from .output import CommandError, Output, print_stderr, shows_color
+from .output import CommandError, Output, print_note, print_stderr, shows_color
 from .progress import prompting
 from .prompt import read_prompt, split_positionals
 from .report import ended_text, json_report, stats_block
@@ -38,7 +38,7 @@ def run(own: Values) -> None:
     images = [Image(file) for file in own.image]
     with load(found) as model:
         if found.params.forced and model.draft_max:
-            print_stderr("pymtp: acceptance is forced: the text is not valid output of the model")
+            print_note("acceptance is forced: the text is not valid output of the model")
         with prompting() as on_prompt:
             if own.raw or not model.has_chat_template:
                 marked = _with_markers(text, images)

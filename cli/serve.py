@@ -19,7 +19,7 @@ from pymtp.server.settings import ServerSettings
 from .asked import chat_of, given_for, text_of
 from .context import find, note_embedded, note_room, prepare_library
 from .flags import Values
-from .output import CommandError, print_stderr
+from .output import CommandError, print_note
 
 _N_SLOTS = 4
 _LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -29,16 +29,14 @@ def serve(own: Values) -> None:
     chat_params = chat_of(own)
     keys, hosts = _keys(own.api_keys, own.api_key_file), own.host
     if not keys and any(each not in _LOCAL and not is_path(each) for each in hosts):
-        print_stderr(
-            f"pymtp: {','.join(hosts)} is open to others, and no key is needed; set --api-key or --api-key-file"
-        )
+        print_note(f"{','.join(hosts)} is open to others, and no key is needed; set --api-key or --api-key-file")
     if own.slot_save_path is not None and not os.path.isdir(own.slot_save_path):
         raise InvalidParameter("slot_save_path", f"a folder that exists, not {own.slot_save_path}")
     path = own.model_file if own.hf else own.model_file or own.model
     # the budget of the thinking is for chats alone
     found = find(own, path, reasoning_budget=-1)
     if found.params.forced:
-        print_stderr("pymtp: acceptance is forced: the texts are not valid output of the model")
+        print_note("acceptance is forced: the texts are not valid output of the model")
     model, context, drafting = found.setup
     if own.lora_init_without_apply:
         model = replace(model, lora=[(file, 0.0) for file, _ in model.adapters])

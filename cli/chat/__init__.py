@@ -13,7 +13,7 @@ from ..asked import chat_of
 from ..context import find, load, named_model, note_embedded, prepare_library
 from ..flags import Values
 from ..interrupt import end_at_next
-from ..output import CommandError, Output, print_stderr
+from ..output import CommandError, Output, print_note
 from ..prompt import read_prompt
 from . import files
 from .commands import completions
@@ -61,4 +61,4 @@ def _resume(conversation: Conversation, system: str | None) -> None:
     conversation.restore(saved.messages)
     conversation.system = system or saved.system
     n = len(saved.messages) // 2
-    print_stderr(f"pymtp: continuing the latest chat: {n} turn{'s' * (n != 1)}; /show chat shows them")
+    print_note(f"continuing the latest chat: {n} turn{'s' * (n != 1)}; /show chat shows them")
