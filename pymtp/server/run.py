@@ -131,12 +131,13 @@ class _Server(uvicorn.Server):
 
 
 def is_path(host: str) -> bool:
-    """Whether it names a socket in the file system, as llama-server tells it."""
+    """Whether it is the path of a socket, which ends in .sock, as for llama-server."""
     return hasattr(socket, "AF_UNIX") and host.endswith(".sock")
 
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket at the address, which listens. Raises InvalidParameter."""
+    where, name = (host, "host") if is_path(host) else (f"{host}:{port}", "port")
     try:
         if is_path(host):
             return _at_path(host)
@@ -144,9 +145,7 @@ def bound(host: str, port: int) -> socket.socket:
         return socket.create_server(address, family=family)
     except OSError as error:
         reason = error.strerror or error
-        where = host if is_path(host) else f"{host}:{port}"
         if error.errno == EADDRINUSE:
-            name = "host" if is_path(host) else "port"
             raise InvalidParameter(name, f"one that is free: {where} is in use") from None
         raise InvalidParameter("host", f"an address of this machine: {where} cannot be used ({reason})") from None
 
