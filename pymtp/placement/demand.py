@@ -116,8 +116,8 @@ def estimate_memory(info: GgufInfo, context: ContextParams, n_ctx: int, draft_ma
     names, n_seq_max = tensors_by_layer(info.tensors.values()), context.n_seq_max
     n_cells = padded((n_ctx if context.n_cells == 0 else context.n_cells) or n_ctx * n_seq_max, _CELL_BLOCK)
     n_ubatch = max(context.n_ubatch, (draft_max + 2) * n_seq_max if draft_max else n_seq_max)
-    n_window = min(n_cells, padded(model.count("attention.sliding_window") * n_seq_max + n_ubatch, _CELL_BLOCK))
-    n_window = n_cells if context.invariant else n_window
+    n_shown = model.count("attention.sliding_window") * n_seq_max + n_ubatch
+    n_window = n_cells if context.invariant else min(n_cells, padded(n_shown, _CELL_BLOCK))
     trunk, heads = (
         [_stored(model, number, names.get(number, {}), context, n_cells, n_window) for number in numbers]
         for numbers in (range(model.n_layer), model.head_layers if draft_max else ())
