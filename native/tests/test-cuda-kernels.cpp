@@ -30,7 +30,7 @@ static constexpr int64_t PADDING = 512; // values, of rows of activations
 
 static std::vector<uint8_t> random_matrix(ggml_type type, int64_t n_rows, int64_t n_values) {
     auto                 values = random_quantized(type, n_rows, n_values);
-    std::vector<uint8_t> res(values.size() + 16, 0xff);
+    std::vector<uint8_t> res(values.size() + ggml_row_size(type, 512), 0xff); // as CUDA buffers have after a matrix
     std::copy(values.begin(), values.end(), res.begin());
     return res;
 }
@@ -262,13 +262,13 @@ template <class T> static void check_type(ggml_type type) {
 // --- more rows ---
 
 // the layout that the kernel for more rows wants, of rows as the other one has them
-static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_t n_values) {
+static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_t n_values, int n_tiles) {
     const size_t         row_size = rows.columns.size() / n_tokens;
-    std::vector<uint8_t> res(more_rows_size(n_values, n_tokens));
+    std::vector<uint8_t> res(more_rows_size(n_values, 8 * n_tiles), 0xff);
     for (int n = 0; n < n_tokens; ++n) {
         for (int64_t k = 0; k < n_values / 32; ++k) {
             const uint8_t * from = rows.columns.data() + n * row_size + k * FEW_ROWS_Y_SIZE;
-            uint8_t *       to   = res.data() + (k * more_rows_all_tiles(n_tokens) + n / 8) * MORE_ROWS_Y_SIZE;
+            uint8_t *       to   = res.data() + (k * n_tiles + n / 8) * MORE_ROWS_Y_SIZE;
             ggml_fp16_t     d;
             std::memcpy(&d, from, sizeof(d));
             int sum = 0;
@@ -287,7 +287,7 @@ static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_
 template <class T, int NT, bool GATE>
 static std::vector<float> compute_more(const product & p, const few_rows_device & device, int n_matrices) {
     const int          n_tokens = (int) p.rows.size();
-    const auto         rows     = in_tiles(quantize_rows(p, 0, p.rows.size()), n_tokens, p.n_values);
+    const auto         rows     = in_tiles(quantize_rows(p, 0, p.rows.size()), n_tokens, p.n_values, NT);
     std::vector<float> res(n_tokens * p.n_out, NAN);
     few_rows_product   given = describe(p, rows, n_tokens, n_matrices, res);
 
@@ -297,10 +297,67 @@ static std::vector<float> compute_more(const product & p, const few_rows_device 
     return res;
 }
 
-template <class T, bool GATE>
+// with experts: by groups of columns, as a GPU puts them together
+template <class T, int NT, bool GATE>
+static std::vector<float> compute_experts(const product & p, const few_rows_device & device) {
+    const int                    n_places = (int) p.experts[0].size();
+    std::vector<more_rows_group> groups;
+    std::vector<uint8_t>         columns;
+    for (int expert = 0; expert < p.n_experts; ++expert) {
+        more_rows_group group{ expert, 0, {} };
+        quantized_rows  rows;
+        const auto      end_group = [&] {
+            if (group.n_columns > 0) {
+                const auto tiles = in_tiles(rows, group.n_columns, p.n_values, NT);
+                columns.insert(columns.end(), tiles.columns.begin(), tiles.columns.end());
+                groups.push_back(group);
+            }
+            rows.columns.clear();
+            group.n_columns = 0;
+        };
+        for (int column = 0; column < (int) p.rows.size() * n_places; ++column) {
+            if (p.experts[column / n_places][column % n_places] == expert) {
+                const auto row = quantize(p.rows[column / n_places]);
+                rows.columns.insert(rows.columns.end(), row.begin(), row.end());
+                group.columns[group.n_columns++] = column;
+                if (group.n_columns == 8 * NT) {
+                    end_group();
+                }
+            }
+        }
+        end_group();
+    }
+    const size_t group_size = columns.size() / groups.size();
+    groups.push_back({ 0, 0, {} });
+    const auto         all = quantize_rows(p, 0, p.rows.size());
+    std::vector<float> res(p.rows.size() * n_places * p.n_out, NAN);
+    few_rows_product   given = describe(p, all, (int) p.rows.size(), 1, res);
+    given.groups             = groups.data();
+    given.columns            = (const char *) columns.data();
+    given.column_stride      = (int64_t) group_size;
+
+    const size_t size = more_rows_divide<T, NT>(given, GATE, device);
+    run_blocks(given.n_blocks, (int) groups.size(), given.n_warps, size, [&] { more_rows_kernel<T, NT, GATE>(given); });
+    return res;
+}
+
+// K: see check_more
+template <class T, class K, int NT, bool GATE>
+static void check_experts(const product & p, const few_rows_device & device) {
+    std::vector<float> expected;
+    for (size_t i = 0; i < p.rows.size(); i += 8) {
+        const auto rows = compute<T, GATE>(p, i, std::min(i + 8, p.rows.size()), device, 1);
+        expected.insert(expected.end(), rows.begin(), rows.end());
+    }
+    const auto found = compute_experts<K, NT, GATE>(p, device);
+    CHECK(found == expected);
+}
+
+// K: T, as the kernel for more rows has it
+template <class T, bool GATE, class K = T>
 static void check_more(const product & p, const few_rows_device & device, int n_matrices) {
-    const auto         together = p.rows.size() > 8 ? compute_more<T, 2, GATE>(p, device, n_matrices) :
-                                                      compute_more<T, 1, GATE>(p, device, n_matrices);
+    const auto         together = p.rows.size() > 8 ? compute_more<K, 2, GATE>(p, device, n_matrices) :
+                                                      compute_more<K, 1, GATE>(p, device, n_matrices);
     std::vector<float> expected;
     for (size_t i = 0; i < p.rows.size(); i += 8) {
         const auto rows = compute<T, GATE>(p, i, std::min(i + 8, p.rows.size()), device, 1);
@@ -321,6 +378,13 @@ template <class T> static void check_more_rows(ggml_type type) {
     check_more<T, true>(random_product(type, 2 * 2048, 9, 16, 0, true, false), LARGE, 1);
     check_more<T, false>(random_product(type, 3 * 2048 + 256, 35, 5, 0, false, false), LARGE, 2);
     check_more<T, true>(random_product(type, 1024, 40, 8, 0, true, false), SMALL, 1);
+    check_experts<T, T, 1, true>(random_product(type, 1280, 20, 19, 5, true, false), LARGE);
+    check_experts<T, T, 2, false>(random_product(type, 2048 + 256, 33, 20, 3, false, false), SMALL);
+    if constexpr (T::N_VALUES == 64) { // rows that end with a part of 256 values
+        check_more<T, true, few_rows_parts<T>>(random_product(type, 2048 + 192, 20, 9, 0, true, true), SMALL, 1);
+        check_experts<T, few_rows_parts<T>, 2, false>(random_product(type, 2048 + 192, 33, 20, 3, false, false), SMALL);
+        check_experts<T, few_rows_parts<T>, 1, false>(random_product(type, 1408, 35, 12, 6, false, false), LARGE);
+    }
 }
 
 // --- many rows ---

@@ -31,7 +31,7 @@ static constexpr ggml_type TYPES[] = { GGML_TYPE_Q8_0,  GGML_TYPE_Q5_0,  GGML_TY
 static void products_are_right_and_rows_do_not_matter() {
     for (const int64_t n_values : sizes({ 64, 192, 512, 1408, 4096, 12288, 18432 })) {
         for (const int64_t n_out : sizes({ 1, 77, 1024, 5001 })) {
-            for (const int64_t n_rows : sizes({ 1, 2, 3, 4, 5, 6, 7, 8 })) {
+            for (const int64_t n_rows : sizes({ 1, 2, 3, 4, 5, 6, 8, 9, 16 })) {
                 for (const fused what : { fused::NOTHING, fused::GATE, fused::BIAS, fused::RESIDUAL }) {
                     if (n_values * n_out < 2000000 || (n_rows % 4 == 0 && what != fused::BIAS)) {
                         check(random_product(GGML_TYPE_Q8_0, n_values, n_out, n_rows, 0, what));
@@ -121,6 +121,36 @@ static void experts_are_right_and_rows_do_not_matter() {
     }
 }
 
+// by groups of those that have the same expert, on tensor cores: what the kernel for few rows gives
+static void experts_of_more_rows_are_those_of_few() {
+    for (const ggml_type type : TYPES) {
+        const int64_t n_block = ggml_blck_size(type) == 32 ? 64 : 256;
+        for (const int64_t n_values : { (int64_t) 512, 1024 + 3 * n_block, (int64_t) 4096 }) {
+            for (const int64_t n_experts : { 5, 130 }) {
+                for (const int64_t n_rows : sizes({ 5, 16, 41, 512 })) {
+                    if (n_rows * n_experts * n_values > 100000000 || n_rows > 16 * n_experts) {
+                        continue;
+                    }
+                    for (const fused what : { fused::NOTHING, fused::GATE }) {
+                        const product      p = random_product(type, n_values, 45, n_rows, n_experts, what);
+                        std::vector<float> few;
+                        for (int64_t i = 0; i < n_rows; i += 4) {
+                            const auto part = p.compute(g_gpu, i, std::min(i + 4, n_rows));
+                            few.insert(few.end(), part.begin(), part.end());
+                        }
+                        const bool is_same = p.compute(g_gpu, 0, n_rows) == few;
+                        if (!is_same) {
+                            std::printf("experts of %s: %d values, %d rows, %d experts\n", ggml_type_name(type),
+                                        (int) n_values, (int) n_rows, (int) n_experts);
+                        }
+                        CHECK(is_same);
+                    }
+                }
+            }
+        }
+    }
+}
+
 // Up to 16 rows give what each alone gives; from 17 to 64 each gives the same bits, wherever it is and however many there
 // are.
 static void more_rows_are_right_and_do_not_matter() {
@@ -148,14 +178,14 @@ static void more_rows_are_right_and_do_not_matter() {
 
 static void routers_are_right_and_rows_do_not_matter() {
     const auto matrix = random_values(40 * 256);
-    const auto rows   = random_values(8 * 256);
+    const auto rows   = random_values(16 * 256);
 
     std::vector<float> together;
     std::vector<float> alone;
-    for (const int64_t n_rows : { 8, 1 }) {
-        for (int64_t first = 0; first < 8; first += n_rows) {
+    for (const int64_t n_rows : { 16, 1 }) {
+        for (int64_t first = 0; first < 16; first += n_rows) {
             graph         gf(g_gpu);
-            ggml_tensor * weights = ggml_new_tensor_2d(gf.nodes(), GGML_TYPE_F32, 256, 40);
+            ggml_tensor * weights = ggml_new_tensor_2d(gf.weights(), GGML_TYPE_F32, 256, 40);
             ggml_tensor * input   = ggml_new_tensor_2d(gf.nodes(), GGML_TYPE_F32, 256, n_rows);
             ggml_tensor * out     = ggml_mul_mat(gf.nodes(), weights, input);
             gf.build({ out });
@@ -163,12 +193,12 @@ static void routers_are_right_and_rows_do_not_matter() {
             ggml_backend_tensor_set(input, rows.data() + first * 256, 0, ggml_nbytes(input));
             gf.compute();
             const auto res = get<float>(out);
-            auto &     all = n_rows == 8 ? together : alone;
+            auto &     all = n_rows == 16 ? together : alone;
             all.insert(all.end(), res.begin(), res.end());
         }
     }
     CHECK(together == alone);
-    for (int64_t row = 0; row < 8; ++row) {
+    for (int64_t row = 0; row < 16; ++row) {
         for (int64_t i = 0; i < 40; ++i) {
             double expected = 0.0;
             for (int64_t k = 0; k < 256; ++k) {
@@ -604,6 +634,7 @@ int main(int argc, char ** argv) {
     RUN(more_rows_are_right_and_do_not_matter);
     RUN(products_of_many_steps_are_right);
     RUN(experts_are_right_and_rows_do_not_matter);
+    RUN(experts_of_more_rows_are_those_of_few);
     RUN(products_are_right_and_rows_do_not_matter);
     RUN(routers_are_right_and_rows_do_not_matter);
     RUN(products_of_one_norm_are_right_and_rows_do_not_matter);

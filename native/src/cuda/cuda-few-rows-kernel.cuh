@@ -302,6 +302,13 @@ static FEW_ROWS_FUNCTION void few_rows_find_columns(const few_rows_product & p, 
     }
 }
 
+// where the results of a column begin; with experts, one of all (token, place)
+static FEW_ROWS_FUNCTION int64_t few_rows_result_at(const few_rows_product & p, const few_rows_matrix & matrix,
+                                                    int column) {
+    return p.ids ? column / p.n_places * matrix.dst_stride + column % p.n_places * p.dst_place_stride :
+                   column * matrix.dst_stride;
+}
+
 // Adds up the chunks of a thread block's rows, and stores what the product gives.
 template <int N, bool GATE>
 static FEW_ROWS_FUNCTION void few_rows_store(const few_rows_product & p, const few_rows_matrix & matrix, int row_0,
@@ -317,11 +324,8 @@ static FEW_ROWS_FUNCTION void few_rows_store(const few_rows_product & p, const f
                 results[k] += partials[((k * p.n_block_rows + row) * N + n) * n_chunks + chunk];
             }
         }
-        const float   result = few_rows_finish<GATE>(p, n, row_0 + row, results[0], results[GATE]);
-        const int     i      = p.ids ? routed[n] : 0;
-        const int64_t to =
-            p.ids ? i / p.n_places * matrix.dst_stride + i % p.n_places * p.dst_place_stride : n * matrix.dst_stride;
-        matrix.dst[to + row_0 + row] = result;
+        const float result = few_rows_finish<GATE>(p, n, row_0 + row, results[0], results[GATE]);
+        matrix.dst[few_rows_result_at(p, matrix, p.ids ? routed[n] : n) + row_0 + row] = result;
     }
 }
 

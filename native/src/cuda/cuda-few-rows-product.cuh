@@ -30,6 +30,15 @@ template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_slot_siz
     return few_rows_chunk_size<T>() + FEW_ROWS_COPY;
 }
 
+// The same weights in matrix rows that end with a part of 256 values: none begins where one could count on it.
+template <class T> struct few_rows_parts : T {
+    using T::T;
+};
+
+template <class T> static constexpr bool few_rows_in_parts = false;
+
+template <class T> static constexpr bool few_rows_in_parts<few_rows_parts<T>> = true;
+
 // Bytes of 256 values of a matrix row, and of their place in shared memory, of which tensor cores take one after the other:
 // an odd multiple of 16, so that rows are in different banks.
 template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_step_size() {
@@ -38,7 +47,7 @@ template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_step_siz
 
 template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_place_size() {
     constexpr int size    = few_rows_step_size<T>();
-    constexpr int skipped = size % 16 == 0 ? 0 : size % 8 == 0 ? 8 : 14;
+    constexpr int skipped = few_rows_in_parts<T> || size % 8 != 0 ? 14 : size % 16;
     return ((size + skipped + 15) / 16 | 1) * 16;
 }
 
@@ -55,6 +64,8 @@ struct few_rows_matrix {
     int          n_rows;
     int          first_block; // of the thread blocks that take it
 };
+
+struct more_rows_group;
 
 // columns: rows of activations. Sizes and strides in bytes unless named otherwise.
 struct few_rows_product {
@@ -86,6 +97,11 @@ struct few_rows_product {
     unsigned * counters;     // of those that did; 0 between products
     int        first_token;
     bool       is_invariant; // a row's sums are added in the same order however many rows there are
+
+    // of more rows (cuda-more-rows-memory.cuh)
+    const more_rows_group * groups;    // with experts; nullptr: none
+    int                     n_groups;  // that there may be; 1 without experts
+    int                     n_columns; // of a group at most
 
     int64_t row_stride;
     int64_t expert_stride;

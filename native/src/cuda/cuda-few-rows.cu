@@ -103,32 +103,51 @@ static bool few_rows_is_invariant(const ggml_tensor * dst) {
     return dst->flags & GGML_TENSOR_FLAG_INVARIANT;
 }
 
+// the kernels for a product, if it has any; nullptr: none
+static const few_rows_type * few_rows_type_of(const ggml_tensor * src0, const ggml_tensor * src1,
+                                              const ggml_tensor * dst) {
+    const bool is_marked  = dst->flags & GGML_TENSOR_FLAG_SINGLE_ROWS;
+    const bool is_aligned = (size_t) src0->data % FEW_ROWS_COPY == 0; // and rows follow each other without gaps
+    if (!is_marked || src1->type != GGML_TYPE_F32 || dst->type != GGML_TYPE_F32 || src0->ne[0] % FEW_ROWS_PART != 0 ||
+        !few_rows_is_weight(src0) || !is_aligned || !ggml_is_contiguous(src0) ||
+        ggml_cuda_info().devices[ggml_cuda_get_device()].cc < GGML_CUDA_CC_TURING) {
+        return nullptr;
+    }
+    return few_rows_find(src0->type);
+}
+
+// of shared memory, whatever the weights are
+static bool more_rows_has_room() {
+    return few_rows_current_device().shared_size >= MORE_ROWS_SHARED_MAX;
+}
+
+static bool more_rows_is_aligned(const ggml_tensor * src1) {
+    return ggml_is_contiguous_rows(src1) && ((size_t) src1->data | src1->nb[1] | src1->nb[2]) % sizeof(float4) == 0;
+}
+
 // whether the kernels for more rows take these: what they do not, the kernel for few rows does, up to FEW_ROWS_COLUMNS_MAX
 static bool more_rows_takes(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * dst) {
-    return (src1->ne[1] >= MORE_ROWS_COLUMNS_MIN || few_rows_is_invariant(dst)) &&
-           src1->ne[1] <= MANY_ROWS_COLUMNS_MAX && src0->ne[0] % 256 == 0 && ggml_is_contiguous_rows(src1) &&
-           src1->nb[1] % sizeof(float4) == 0 && (size_t) src1->data % sizeof(float4) == 0;
+    const bool is_many  = src1->ne[1] > MORE_ROWS_COLUMNS_MAX || few_rows_is_invariant(dst);
+    const bool is_whole = src0->ne[0] % 256 == 0;
+    return (src1->ne[1] >= MORE_ROWS_COLUMNS_MIN || is_many) && src1->ne[1] <= MANY_ROWS_COLUMNS_MAX &&
+           (is_whole || (src1->ne[1] > FEW_ROWS_COLUMNS_MAX && !is_many && more_rows_has_room())) &&
+           more_rows_is_aligned(src1);
 }
 
 bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids,
                            const ggml_cuda_mm_fusion_args_host * fusion, const ggml_tensor * dst) {
-    const few_rows_type * type = few_rows_find(src0->type);
-
-    const bool is_marked = dst->flags & GGML_TENSOR_FLAG_SINGLE_ROWS;
-    if (!type || !is_marked || src1->type != GGML_TYPE_F32 || dst->type != GGML_TYPE_F32 ||
-        src0->ne[0] % FEW_ROWS_PART != 0 || !few_rows_is_weight(src0) ||
-        ggml_cuda_info().devices[ggml_cuda_get_device()].cc < GGML_CUDA_CC_TURING) {
+    const few_rows_type * type   = few_rows_type_of(src0, src1, dst);
+    const int64_t         n_rows = ids ? src1->ne[2] : src1->ne[1];
+    if (!type) {
         return false;
     }
-    const int64_t n_rows = ids ? src1->ne[2] : src1->ne[1];
     if ((n_rows > FEW_ROWS_COLUMNS_MAX || (!ids && few_rows_is_invariant(dst))) &&
         (ids || !more_rows_takes(src0, src1, dst))) {
         return false;
     }
-    const bool is_plain   = src0->ne[2] == 1 && src1->ne[2] == 1 && src0->ne[3] == 1 && src1->ne[3] == 1;
-    const bool has_bias   = fusion && (fusion->x_bias || fusion->gate_bias);
-    const bool is_aligned = (size_t) src0->data % FEW_ROWS_COPY == 0; // and rows follow each other without gaps
-    return (ids ? !has_bias : is_plain) && is_aligned && ggml_is_contiguous(src0) &&
+    const bool is_plain = src0->ne[2] == 1 && src1->ne[2] == 1 && src0->ne[3] == 1 && src1->ne[3] == 1;
+    const bool has_bias = fusion && (fusion->x_bias || fusion->gate_bias);
+    return (ids ? !has_bias : is_plain) &&
            type->can(few_rows_describe(src0, src1, ids, fusion, dst), few_rows_current_device());
 }
 
@@ -138,6 +157,56 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
     few_rows_product p = few_rows_describe(src0, src1, ids, fusion, dst);
     p.columns          = (const char *) quantized;
     few_rows_find(src0->type)->launch(p, few_rows_current_device(), ctx.stream());
+}
+
+static void more_rows_quantize_all(const more_rows_input & in, char * columns, int n_groups, cudaStream_t stream) {
+    const dim3 grid(GGML_PAD(in.n_values, 256) / 128, n_groups * in.n_tiles);
+    ggml_cuda_kernel_launch(more_rows_quantize,
+                            ggml_cuda_kernel_launch_params(grid, MORE_ROWS_QUANTIZE_THREADS, (size_t) 0, stream), in,
+                            columns);
+}
+
+// whether experts of these are taken by groups of tokens
+static bool expert_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * dst) {
+    const int64_t n_tokens = src1->ne[2];
+    const bool    is_fast =
+        n_tokens >= MORE_ROWS_COLUMNS_MIN && n_tokens * dst->ne[1] <= src0->ne[2] * MORE_ROWS_EXPERT_COLUMNS;
+    return (is_fast || few_rows_is_invariant(dst)) && n_tokens <= MANY_ROWS_COLUMNS_MAX &&
+           src0->ne[2] <= MORE_ROWS_EXPERTS_MAX && few_rows_type_of(src0, src1, dst) && more_rows_is_aligned(src1) &&
+           more_rows_has_room();
+}
+
+bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
+                          const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst) {
+    if (!expert_rows_can(src0, src1, dst)) {
+        return false;
+    }
+    few_rows_product p         = few_rows_describe(src0, src1, ids, fusion, dst);
+    const int        n_experts = (int) src0->ne[2];
+    const int        n_columns = p.n_tokens * p.n_places;
+    p.n_columns                = more_rows_group_width(n_columns, n_experts);
+    p.n_groups                 = more_rows_groups_max(n_columns, n_experts);
+    p.column_stride            = more_rows_size(src0->ne[0], p.n_columns);
+
+    ggml_cuda_pool_alloc<more_rows_group> groups(ctx.pool(), p.n_groups);
+    ggml_cuda_pool_alloc<char>            columns(ctx.pool(), p.n_groups * p.column_stride);
+    ggml_cuda_kernel_launch(more_rows_route, ggml_cuda_kernel_launch_params(1, 1024, (size_t) 0, ctx.stream()), p.ids,
+                            p.ids_stride, p.n_places, n_columns, n_experts, p.n_columns, p.n_groups, groups.get());
+    more_rows_input in = {};
+    in.rows            = (const float *) src1->data;
+    in.groups          = groups.get();
+    in.n_values        = (int) src0->ne[0];
+    in.n_tiles         = p.n_columns / 8;
+    in.n_places        = p.n_places;
+    in.n_column_places = p.n_column_places;
+    in.stride          = src1->nb[2] / sizeof(float);
+    in.place_stride    = src1->nb[1] / sizeof(float);
+    in.group_size      = p.column_stride;
+    more_rows_quantize_all(in, columns.get(), p.n_groups, ctx.stream());
+    p.groups  = groups.get();
+    p.columns = columns.get();
+    few_rows_find(src0->type)->launch_more(p, few_rows_current_device(), ctx.stream());
+    return true;
 }
 
 bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
@@ -169,17 +238,21 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
             ggml_cuda_kernel_launch_params(8 * n_tiles, MANY_ROWS_PACK_THREADS, (size_t) 0, ctx.stream()), rows,
             columns, n_values, n_rows, n_tiles, stride);
     } else if (!is_there) {
-        const dim3 grid((n_values + 127) / 128, n_tiles);
-        ggml_cuda_kernel_launch(
-            more_rows_quantize,
-            ggml_cuda_kernel_launch_params(grid, MORE_ROWS_QUANTIZE_THREADS, (size_t) 0, ctx.stream()), rows, columns,
-            n_values, n_rows, stride);
+        more_rows_input in = {};
+        in.rows            = rows;
+        in.n_values        = n_values;
+        in.n_rows          = n_rows;
+        in.n_tiles         = n_tiles;
+        in.stride          = stride;
+        more_rows_quantize_all(in, columns, 1, ctx.stream());
     }
     if (is_kept) {
         ctx.quantized.src      = src1;
         ctx.quantized.in_tiles = true;
     }
     if (!is_many) {
+        p.n_groups  = 1;
+        p.n_columns = n_rows;
         type->launch_more(p, device, ctx.stream());
         return true;
     }
@@ -195,21 +268,25 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
     return true;
 }
 
-int mtp_cuda_invariant_rows(const ggml_tensor * dst) {
+// F32 weights so small that reading them again is nothing; llama.cpp's kernel for more rows takes 26 us, this one 3
+static bool is_router(const ggml_tensor * src0) {
+    return src0->type == GGML_TYPE_F32 && ggml_nelements(src0) <= 4 << 20 && few_rows_is_weight(src0);
+}
+
+int mtp_cuda_rows_at_a_time(const ggml_tensor * dst) {
     const ggml_tensor * src0 = dst->src[0];
     const ggml_tensor * ids  = dst->op == GGML_OP_MUL_MAT_ID ? dst->src[2] : nullptr;
-    if (!few_rows_is_invariant(dst) || (!ids && mtp_cuda_few_rows_can(src0, dst->src[1], nullptr, nullptr, dst))) {
+    if (!few_rows_is_invariant(dst)) {
+        const bool is_marked = dst->flags & GGML_TENSOR_FLAG_SINGLE_ROWS;
+        const bool is_few    = is_marked && !ids && dst->ne[1] <= MORE_ROWS_COLUMNS_MAX;
+        return is_few && is_router(src0) ? MMVF_MAX_BATCH_SIZE : INT_MAX;
+    }
+    if (ids ? expert_rows_can(src0, dst->src[1], dst) :
+              mtp_cuda_few_rows_can(src0, dst->src[1], nullptr, nullptr, dst)) {
         return INT_MAX;
     }
-    if (!ids) { // a kernel for floating point numbers adds in the same order for each of its columns
-        return ggml_is_quantized(src0->type) ? 1 : MMVF_MAX_BATCH_SIZE;
-    }
-    ggml_tensor rows = *dst->src[1];
-    ggml_tensor few  = *dst;
-    const int   n = std::min(FEW_ROWS_COLUMNS_MAX,
-                             get_mmvq_mmid_max_batch(src0->type, ggml_cuda_info().devices[ggml_cuda_get_device()].cc));
-    rows.ne[2] = few.ne[2] = std::min<int64_t>(few.ne[2], n);
-    return mtp_cuda_few_rows_can(src0, &rows, ids, nullptr, &few) ? n : 1;
+    // a kernel for floating point numbers adds in the same order for each of its columns
+    return ids || ggml_is_quantized(src0->type) ? 1 : MMVF_MAX_BATCH_SIZE;
 }
 
 // --- products of the same activations ---

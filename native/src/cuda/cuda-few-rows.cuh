@@ -6,12 +6,13 @@
 // and each is unpacked once.
 // On GPUs from Turing on; how much shared memory they have decides how many rows a thread block takes.
 //
-// Kernels and files have three names: few rows, 1 to 8 (or each token of a product with experts); more rows, 5 to 16, of
-// bytes on tensor cores; many rows, 17 to 512, of halves there. Where two are possible, see more_rows_takes.
+// Kernels and files have three names: few rows, 1 to 8; more rows, 5 to 16, of bytes on tensor cores, and with experts up
+// to 512 tokens, in groups that have the same expert; many rows, 17 to 512, of halves there. Where two are possible, see
+// more_rows_takes and expert_rows_can.
 //
-// Up to 16 rows: a row's results do not depend, bit for bit, on the rows next to it. More are multiplied as halves
-// (cuda-many-rows-kernel.cuh), and give other last bits. Marked with GGML_TENSOR_FLAG_INVARIANT, all are multiplied as
-// halves, and give the same bits for 1 to 512 rows.
+// Up to 16 rows, or with experts: a row's results do not depend, bit for bit, on the rows next to it. More are multiplied
+// as halves (cuda-many-rows-kernel.cuh), and give other last bits. Marked with GGML_TENSOR_FLAG_INVARIANT, all without
+// experts are multiplied as halves, and give the same bits for 1 to 512 rows.
 
 #include "common.cuh"
 
@@ -31,9 +32,15 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
                                const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
                                ggml_tensor * dst);
 
+// A product with experts of up to 512 tokens, in groups of those that have the same expert, on tensor cores: the same bits
+// as by the kernel for few rows. false: there is no kernel, or they are few.
+bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
+                          const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst);
+
 // How many rows (tokens, of a product with experts) may be computed at a time, so that a row's sums are added in the same
-// order however many there are: of a product that is marked with GGML_TENSOR_FLAG_INVARIANT. INT_MAX: all.
-int mtp_cuda_invariant_rows(const ggml_tensor * dst);
+// order however many there are: of a product that is marked with GGML_TENSOR_FLAG_INVARIANT, and of a router, up to 16.
+// INT_MAX: all.
+int mtp_cuda_rows_at_a_time(const ggml_tensor * dst);
 
 // Moves products of the same activations and type of weights together, where the graph has other nodes between them, as
 // those that make queries, keys and values have; and the storing of keys to their rotation, with which llama.cpp fuses it.

@@ -136,6 +136,11 @@ template <class T> static FEW_ROWS_FUNCTION void more_rows_scales(const char * r
     *(more_rows_4_floats *) (to + 16 * lane) = { scales[0], scales[1], scales[2], scales[3] };
 }
 
+// of 256 values
+static FEW_ROWS_FUNCTION int more_rows_blocks(const few_rows_product & p) {
+    return (p.n_parts + FEW_ROWS_QUARTERS - 1) / FEW_ROWS_QUARTERS;
+}
+
 // A team's way along its matrix rows: 256 values at a time, of one chunk after the other that it has, with the activations
 // that they are multiplied with. A slot has both.
 template <class T, int NT> struct more_rows_stream {
@@ -148,12 +153,12 @@ template <class T, int NT> struct more_rows_stream {
     static constexpr int  RING_SIZE  = IN_FLIGHT * SLOT_SIZE;
     static constexpr int  N_THREADS  = MORE_ROWS_TEAM * FEW_ROWS_LANES;
     static constexpr int  PER_ROW    = N_THREADS / MORE_ROWS_ROWS; // lanes that fetch a row
-    static constexpr bool IS_ALIGNED = ROW_SIZE % FEW_ROWS_COPY == 0;
+    static constexpr bool IS_ALIGNED = ROW_SIZE % FEW_ROWS_COPY == 0 && !few_rows_in_parts<T>;
 
     const char * weights;   // the part of a row that this lane fetches
     const char * columns;
     int          to;        // where it leaves that in a slot
-    int          n_blocks;
+    int          n_blocks;  // a row's last one may be a part of 256 values: what follows it is there, too
     int          n_skipped; // between chunks
     int          next;      // to fetch
 
@@ -161,8 +166,9 @@ template <class T, int NT> struct more_rows_stream {
 
     FEW_ROWS_FUNCTION more_rows_stream(const few_rows_product & p, const char * row, int in_team, int team,
                                        int n_teams) :
-        weights(row + in_team % PER_ROW * FEW_ROWS_COPY), columns(p.columns + in_team * FEW_ROWS_COPY),
-        to(in_team / PER_ROW * PLACE + in_team % PER_ROW * FEW_ROWS_COPY), n_blocks(p.n_parts / FEW_ROWS_QUARTERS),
+        weights(row + in_team % PER_ROW * FEW_ROWS_COPY),
+        columns(p.columns + blockIdx.y * p.column_stride + in_team * FEW_ROWS_COPY),
+        to(in_team / PER_ROW * PLACE + in_team % PER_ROW * FEW_ROWS_COPY), n_blocks(more_rows_blocks(p)),
         n_skipped((n_teams - 1) * MORE_ROWS_CHUNK), next(team * MORE_ROWS_CHUNK) {}
 
     FEW_ROWS_FUNCTION int after(int block) const {
@@ -247,8 +253,9 @@ static FEW_ROWS_FUNCTION void more_rows_add_chunks(const float (&sums)[NT][MORE_
 
 // Stores what the product gives: results go through shared memory, so that rows that follow each other are stored together.
 template <int NT, bool GATE>
-static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const few_rows_matrix & matrix, int row_0,
-                                              int n_rows, const float (&results)[4], float * all, int warp, int lane) {
+static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const few_rows_matrix & matrix,
+                                              const more_rows_group * group, int row_0, int n_rows,
+                                              const float (&results)[4], float * all, int warp, int lane) {
     constexpr int stride = MORE_ROWS_ROWS + 1;
     if (warp < MORE_ROWS_TILES * NT) {
         FEW_ROWS_UNROLL
@@ -259,20 +266,22 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
         }
     }
     __syncthreads();
-    constexpr int rows = GATE ? MORE_ROWS_ROWS / 2 : MORE_ROWS_ROWS;
-    for (int at = threadIdx.x; at < rows * p.n_tokens; at += p.n_warps * FEW_ROWS_LANES) {
+    constexpr int rows      = GATE ? MORE_ROWS_ROWS / 2 : MORE_ROWS_ROWS;
+    const int     n_columns = group ? group->n_columns : p.n_tokens;
+    for (int at = threadIdx.x; at < rows * n_columns; at += p.n_warps * FEW_ROWS_LANES) {
         const int row = at % rows;
         const int n   = at / rows;
         if (row >= n_rows) {
             continue;
         }
-        const float * sums = all + n * stride + row;
-        matrix.dst[n * matrix.dst_stride + row_0 + row] =
+        const float * sums   = all + n * stride + row;
+        const int     column = group ? group->columns[n] : n; // with experts, of all (token, place)
+        matrix.dst[few_rows_result_at(p, matrix, column) + row_0 + row] =
             few_rows_finish<GATE>(p, n, row_0 + row, sums[0], sums[GATE * rows]);
     }
 }
 
-// 32 rows of a matrix, or 16 and as many of the gate
+// 32 rows of a matrix, or 16 and as many of the gate. With experts blockIdx.y is a group of columns.
 template <class T, int NT, bool GATE>
 FEW_ROWS_LAUNCH_BOUNDS(512, 1)
 static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
@@ -285,15 +294,23 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     const int quarter  = warp % MORE_ROWS_TEAM;
     const int in_team  = threadIdx.x % (MORE_ROWS_TEAM * FEW_ROWS_LANES);
     const int n_teams  = p.n_warps / MORE_ROWS_TEAM;
-    const int n_blocks = p.n_parts / FEW_ROWS_QUARTERS; // of 256 values
+    const int n_blocks = more_rows_blocks(p);
 
+    const more_rows_group * group = p.groups ? p.groups + blockIdx.y : nullptr;
+    if (group) {
+        ggml_cuda_pdl_sync();
+        if (group->n_columns == 0) {
+            return;
+        }
+    }
+    const int64_t           expert = group ? group->expert * p.expert_stride : 0;
     const few_rows_matrix & matrix = few_rows_matrix_of_block(p);
     const int               row_0  = (blockIdx.x - matrix.first_block) * p.n_block_rows;
     const int               n_rows = min(p.n_block_rows, matrix.n_rows - row_0);
     const auto              row_at = [&](int i) {
         const bool in_gate = GATE && i >= MORE_ROWS_ROWS / 2;
         const int  row     = row_0 + min(in_gate ? i - MORE_ROWS_ROWS / 2 : i, n_rows - 1);
-        return (in_gate ? p.gate : matrix.data) + row * p.row_stride;
+        return (in_gate ? p.gate : matrix.data) + expert + row * p.row_stride;
     };
 
     using stream_type        = more_rows_stream<T, NT>;
@@ -361,9 +378,10 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
             more_rows_weights<T> weights;
             weights.load(rows, quarter % n_lanes, scales, lane);
 
-            const char * arrived = slots + now + y_begin;
-            free                 = now;
-            now                  = next;
+            const char * arrived  = slots + now + y_begin;
+            const bool   is_there = !few_rows_in_parts<T> || block * FEW_ROWS_QUARTERS + quarter < p.n_parts;
+            free                  = now;
+            now                   = next;
             next  = next + stream_type::SLOT_SIZE < stream_type::RING_SIZE ? next + stream_type::SLOT_SIZE : 0;
             block = stream.after(block);
 
@@ -375,7 +393,7 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
                     more_rows_load_columns(arrived, y_distance, tile + 1, lane, columns[(tile + 1) % 2]);
                 }
                 FEW_ROWS_UNROLL
-                for (int m = 0; m < MORE_ROWS_TILES; ++m) {
+                for (int m = 0; is_there && m < MORE_ROWS_TILES; ++m) {
                     weights.multiply(columns[tile % 2], m, sums[tile][m]);
                 }
                 if (tile == 0) {
@@ -392,5 +410,5 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
         char * all = shared + last % stream_type::IN_FLIGHT * stream_type::SLOT_SIZE;
         more_rows_add_chunks<NT>(sums, all, team_size, min(n_teams, n_chunks - chunk), results, warp, lane);
     }
-    more_rows_store<NT, GATE>(p, matrix, row_0, n_rows, results, (float *) shared, warp, lane);
+    more_rows_store<NT, GATE>(p, matrix, group, row_0, n_rows, results, (float *) shared, warp, lane);
 }

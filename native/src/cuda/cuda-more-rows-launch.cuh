@@ -8,8 +8,8 @@
 #include "cuda-more-rows-kernel.cuh"
 
 // whether shared memory does for this number of columns
-template <class T> static bool more_rows_can(int n_tokens, const few_rows_device & device) {
-    const int size = more_rows_all_tiles(n_tokens) == 1 ? more_rows_team_size<T, 1>() : more_rows_team_size<T, 2>();
+template <class T> static bool more_rows_can(int n_columns, const few_rows_device & device) {
+    const int size = more_rows_all_tiles(n_columns) == 1 ? more_rows_team_size<T, 1>() : more_rows_team_size<T, 2>();
     return (size_t) size <= device.shared_size;
 }
 
@@ -18,7 +18,7 @@ static void more_rows_launch(few_rows_product p, const few_rows_device & device,
     const size_t size = more_rows_divide<T, NT>(p, GATE, device);
     CUDA_SET_SHARED_MEMORY_LIMIT((more_rows_kernel<T, NT, GATE>),
                                  ggml_cuda_info().devices[ggml_cuda_get_device()].smpbo);
-    const dim3 grid(p.n_blocks);
+    const dim3 grid(p.n_blocks, p.n_groups);
     ggml_cuda_kernel_launch(more_rows_kernel<T, NT, GATE>,
                             ggml_cuda_kernel_launch_params(grid, p.n_warps * FEW_ROWS_LANES, size, stream), p);
 }
@@ -29,7 +29,17 @@ static void more_rows_launch(const few_rows_product & p, const few_rows_device &
 }
 
 template <class T>
+static void more_rows_launch_tiles(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream) {
+    more_rows_all_tiles(p.n_columns) == 1 ? more_rows_launch<T, 1>(p, device, stream) :
+                                            more_rows_launch<T, 2>(p, device, stream);
+}
+
+template <class T>
 static void more_rows_launch(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream) {
-    more_rows_all_tiles(p.n_tokens) == 1 ? more_rows_launch<T, 1>(p, device, stream) :
-                                           more_rows_launch<T, 2>(p, device, stream);
+    if constexpr (T::N_VALUES < 256) {
+        if (p.n_parts % FEW_ROWS_QUARTERS != 0) {
+            return more_rows_launch_tiles<few_rows_parts<T>>(p, device, stream);
+        }
+    }
+    more_rows_launch_tiles<T>(p, device, stream);
 }

@@ -26,6 +26,19 @@ struct alignas(16) more_rows_4_floats {
     float of[4];
 };
 
+// Of a product with experts: columns that have the same one. A column is one of all (token, place).
+struct more_rows_group {
+    int expert;
+    int n_columns; // 0: none, nor have the groups after it
+    int columns[MORE_ROWS_COLUMNS_MAX];
+};
+
+static constexpr int MORE_ROWS_EXPERTS_MAX = 1024;
+static constexpr int MORE_ROWS_SHARED_MAX  = 64 << 10; // bytes that a team may take
+
+// of an expert, on average: with more, llama.cpp's kernel takes less time (H200, bench/passes.py)
+static constexpr int MORE_ROWS_EXPERT_COLUMNS = 64;
+
 // of 8 columns
 static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_all_tiles(int n_rows) {
     return (n_rows + 7) / 8;
@@ -42,7 +55,7 @@ template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows
     constexpr int step   = more_rows_step_size<T, NT>();
     constexpr int scales = MORE_ROWS_TEAM * 2 * MORE_ROWS_SCALES;
     constexpr int n      = ((48 << 10) - scales) / step;
-    constexpr int n_64   = ((64 << 10) - scales) / step;
+    constexpr int n_64   = (MORE_ROWS_SHARED_MAX - scales) / step;
     static_assert(n_64 >= 4 && MORE_ROWS_TEAM * MORE_ROWS_TILES * NT * FEW_ROWS_LANES * 16 <= step);
     return n < 4 ? n_64 : n;
 }
@@ -51,8 +64,19 @@ template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows
     return more_rows_in_flight<T, NT>() * more_rows_step_size<T, NT>() + MORE_ROWS_TEAM * 2 * MORE_ROWS_SCALES;
 }
 
+// of rows whose values are padded to whole steps
 static inline size_t more_rows_size(int64_t n_values, int n_rows) {
-    return n_values / 32 * more_rows_all_tiles(n_rows) * MORE_ROWS_Y_SIZE;
+    return GGML_PAD(n_values, 256) / 32 * more_rows_all_tiles(n_rows) * MORE_ROWS_Y_SIZE;
+}
+
+// the columns of a group, whole tiles: few of the many experts have more than one tile
+static inline int more_rows_group_width(int n_columns, int n_experts) {
+    return n_columns > 6 * n_experts ? 16 : 8;
+}
+
+// groups that there may be of so many columns
+static inline int more_rows_groups_max(int n_columns, int n_experts) {
+    return std::min(n_columns, n_experts) + n_columns / more_rows_group_width(n_columns, n_experts);
 }
 
 // Divides a product among thread blocks; returns the bytes of shared memory that one asks for. These are enough to keep a
@@ -64,9 +88,13 @@ static size_t more_rows_divide(few_rows_product & p, bool has_gate, const few_ro
 
     const int    n_chunks = (p.n_parts / FEW_ROWS_QUARTERS + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
     const int    n_blocks = few_rows_place_blocks(p);
-    const int    n_teams  = n_chunks > 1 && 4 * n_blocks < 5 * device.n_multiprocessors ? MORE_ROWS_TEAMS_MAX : 1;
+    const bool   is_small = !p.groups && n_chunks > 1 && 4 * n_blocks < 5 * device.n_multiprocessors;
+    const int    n_teams  = is_small ? MORE_ROWS_TEAMS_MAX : 1;
     const size_t team     = more_rows_team_size<T, NT>();
     p.n_warps             = MORE_ROWS_TEAM * std::min(n_teams, (int) (device.shared_size / team));
+    if (p.groups) {
+        return team;
+    }
 
     const size_t n_shares = (n_blocks + device.n_multiprocessors - 1) / device.n_multiprocessors;
     const size_t alone = (device.shared_size + FEW_ROWS_RESERVED) / (n_shares + 1) - FEW_ROWS_RESERVED + FEW_ROWS_COPY;

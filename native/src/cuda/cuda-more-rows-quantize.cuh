@@ -40,17 +40,81 @@ static __device__ __forceinline__ void more_rows_put(char * tiles, int n_tiles, 
     }
 }
 
-// stride: between rows, in values. blockIdx.y: a tile
-static __global__ void more_rows_quantize(const float * rows, char * tiles, int n_values, int n_rows, int64_t stride) {
+// Rows of activations, and those of a product with experts: which of them belong together
+struct more_rows_input {
+    const float *           rows;
+    const more_rows_group * groups; // nullptr: no experts; below, of these alone
+    int                     n_values;
+    int                     n_rows;
+    int                     n_tiles; // of all rows, or of a group
+    int                     n_places;
+    int                     n_column_places;
+    int64_t                 stride; // between rows, in values
+    int64_t                 place_stride;
+    int64_t                 group_size;
+};
+
+// blockIdx.y: a tile; of all groups, one after the other
+static __global__ void more_rows_quantize(const more_rows_input in, char * tiles) {
     const int place = blockIdx.x * 32 + threadIdx.x % 32; // of 4 values
-    const int row   = blockIdx.y * 8 + threadIdx.x / 32;
+    const int tile  = blockIdx.y % in.n_tiles;
+    const int row   = tile * 8 + threadIdx.x / 32;
     ggml_cuda_pdl_lc();
     ggml_cuda_pdl_sync();
 
-    const bool is_there = place * 4 < n_values;
-    float4     v        = {};
-    if (row < n_rows && is_there) {
-        v = *(const float4 *) (rows + row * stride + place * 4);
+    const more_rows_group * group = in.groups ? in.groups + blockIdx.y / in.n_tiles : nullptr;
+    const int               n     = group ? group->n_columns : in.n_rows;
+    if (tile * 8 >= n) {
+        return;
     }
-    more_rows_put(tiles, gridDim.y, row, place, v, is_there);
+    float4 v = {};
+    if (row < n && place * 4 < in.n_values) {
+        const int column = group ? group->columns[row] : row;
+        const int token  = group ? column / in.n_places : column;
+        const int at     = group ? column % in.n_places % in.n_column_places : 0;
+        v                = *(const float4 *) (in.rows + token * in.stride + at * in.place_stride + place * 4);
+    }
+    more_rows_put(tiles + blockIdx.y / in.n_tiles * in.group_size, in.n_tiles, row, place, v, true);
+}
+
+// Puts columns that have the same expert into groups. ids: the experts of each token
+static __global__ void more_rows_route(const int32_t * ids, int ids_stride, int n_places, int n_columns, int n_experts,
+                                       int width, int n_groups_max, more_rows_group * groups) {
+    __shared__ int n_of[MORE_ROWS_EXPERTS_MAX];     // columns
+    __shared__ int first_of[MORE_ROWS_EXPERTS_MAX]; // group
+    __shared__ int n_groups;
+    ggml_cuda_pdl_lc();
+    ggml_cuda_pdl_sync();
+
+    const auto expert_of = [&](int column) {
+        return ids[column / n_places * ids_stride + column % n_places];
+    };
+    for (int expert = threadIdx.x; expert < n_experts; expert += blockDim.x) {
+        n_of[expert] = 0;
+    }
+    n_groups = 0;
+    __syncthreads();
+    for (int column = threadIdx.x; column < n_columns; column += blockDim.x) {
+        atomicAdd(&n_of[expert_of(column)], 1);
+    }
+    __syncthreads();
+    for (int expert = threadIdx.x; expert < n_experts; expert += blockDim.x) {
+        const int n      = n_of[expert];
+        const int first  = atomicAdd(&n_groups, (n + width - 1) / width);
+        first_of[expert] = first;
+        n_of[expert]     = 0;
+        for (int begin = 0; begin < n; begin += width) {
+            groups[first + begin / width].expert    = expert;
+            groups[first + begin / width].n_columns = min(width, n - begin);
+        }
+    }
+    __syncthreads();
+    for (int column = threadIdx.x; column < n_columns; column += blockDim.x) {
+        const int expert = expert_of(column);
+        const int at     = atomicAdd(&n_of[expert], 1); // in any order: columns do not depend on each other
+        groups[first_of[expert] + at / width].columns[at % width] = column;
+    }
+    for (int i = n_groups + threadIdx.x; i < n_groups_max; i += blockDim.x) {
+        groups[i].n_columns = 0;
+    }
 }

@@ -90,12 +90,11 @@ static bool quantized_is_marked(const ggml_tensor * result) {
     return (result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) && !(result->flags & GGML_TENSOR_FLAG_INVARIANT);
 }
 
-// of all rows, as tensor cores take them; 0: they are few, or for experts, whose kernel takes no more
-static int quantized_tiles(int64_t n_rows, const ggml_tensor * product) {
-    return n_rows > MORE_ROWS_COLUMNS_MAX ? many_rows_all_tiles((int) n_rows) :
-           n_rows > FEW_ROWS_COLUMNS_MAX || (n_rows >= MORE_ROWS_COLUMNS_MIN && product->op == GGML_OP_MUL_MAT) ?
-                                            more_rows_all_tiles((int) n_rows) :
-                                            0;
+// of all rows, as tensor cores take them; 0: they are few
+static int quantized_tiles(int64_t n_rows) {
+    return n_rows > MORE_ROWS_COLUMNS_MAX  ? many_rows_all_tiles((int) n_rows) :
+           n_rows >= MORE_ROWS_COLUMNS_MIN ? more_rows_all_tiles((int) n_rows) :
+                                             0;
 }
 
 // bytes of all rows, quantized, in the form that takes most
@@ -131,7 +130,7 @@ bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph 
         quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE || !user) {
         return false;
     }
-    const int n_tiles   = quantized_tiles(n_rows, user);
+    const int n_tiles   = quantized_tiles(n_rows);
     const int n         = n_values / N_VALUES;
     const int n_threads = std::min(n, N_THREADS_MAX); // whole warps, as rows are padded
     ggml_cuda_kernel_launch(quantized_norm, ggml_cuda_kernel_launch_params(n_rows, n_threads, (size_t) 0, ctx.stream()),
@@ -201,7 +200,7 @@ int mtp_cuda_quantized_gate(ggml_backend_cuda_context & ctx, const ggml_cgraph *
         ctx.curr_stream_no != 0 || quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE || !user) {
         return 0;
     }
-    const int  n_tiles = quantized_tiles(n_rows, user);
+    const int  n_tiles = quantized_tiles(n_rows);
     const int  n       = (int) (n_values / N_VALUES);
     const dim3 grid((n + 255) / 256, n_rows);
     ggml_cuda_kernel_launch(quantized_gate, ggml_cuda_kernel_launch_params(grid, 256, (size_t) 0, ctx.stream()),
