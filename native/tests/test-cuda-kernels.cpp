@@ -286,14 +286,23 @@ static quantized_rows in_tiles(const quantized_rows & rows, int n_tokens, int64_
 
 template <class T, int NT, bool GATE>
 static std::vector<float> compute_more(const product & p, const few_rows_device & device, int n_matrices) {
-    const int          n_tokens = (int) p.rows.size();
-    const auto         rows     = in_tiles(quantize_rows(p, 0, p.rows.size()), n_tokens, p.n_values, NT);
+    const int      n_tokens = (int) p.rows.size();
+    quantized_rows rows;
+    int            n_groups = 0;
+    for (int i = 0; i < n_tokens; i += 8 * NT, ++n_groups) {
+        const int  end   = std::min(i + 8 * NT, n_tokens);
+        const auto tiles = in_tiles(quantize_rows(p, i, end), end - i, p.n_values, NT);
+        rows.columns.insert(rows.columns.end(), tiles.columns.begin(), tiles.columns.end());
+    }
     std::vector<float> res(n_tokens * p.n_out, NAN);
     few_rows_product   given = describe(p, rows, n_tokens, n_matrices, res);
+    given.n_columns          = 8 * NT;
+    given.n_groups           = n_groups;
+    given.column_stride      = (int64_t) rows.columns.size() / n_groups;
 
     const size_t size = more_rows_divide<T, NT>(given, GATE, device);
     CHECK(size <= device.shared_size);
-    run_blocks(given.n_blocks, 1, given.n_warps, size, [&] { more_rows_kernel<T, NT, GATE>(given); });
+    run_blocks(given.n_blocks, n_groups, given.n_warps, size, [&] { more_rows_kernel<T, NT, GATE>(given); });
     return res;
 }
 
@@ -333,6 +342,7 @@ static std::vector<float> compute_experts(const product & p, const few_rows_devi
     std::vector<float> res(p.rows.size() * n_places * p.n_out, NAN);
     few_rows_product   given = describe(p, all, (int) p.rows.size(), 1, res);
     given.groups             = groups.data();
+    given.n_groups           = (int) groups.size();
     given.columns            = (const char *) columns.data();
     given.column_stride      = (int64_t) group_size;
 
@@ -378,6 +388,7 @@ template <class T> static void check_more_rows(ggml_type type) {
     check_more<T, true>(random_product(type, 2 * 2048, 9, 16, 0, true, false), LARGE, 1);
     check_more<T, false>(random_product(type, 3 * 2048 + 256, 35, 5, 0, false, false), LARGE, 2);
     check_more<T, true>(random_product(type, 1024, 40, 8, 0, true, false), SMALL, 1);
+    check_more<T, true>(random_product(type, 768, 20, 37, 0, true, true), LARGE, 1); // three groups
     check_experts<T, T, 1, true>(random_product(type, 1280, 20, 19, 5, true, false), LARGE);
     check_experts<T, T, 2, false>(random_product(type, 2048 + 256, 33, 20, 3, false, false), SMALL);
     if constexpr (T::N_VALUES == 64) { // rows that end with a part of 256 values
@@ -444,43 +455,6 @@ static void check_many(const product & p, const few_rows_device & device, int n_
 }
 
 // by turns, as where a row's sums have one order for any number of rows
-template <class T> static std::vector<float> compute_invariant(const product & p, const few_rows_device & device) {
-    const int          n_tokens = (int) p.rows.size();
-    const auto         rows     = in_halves(p);
-    std::vector<float> res(n_tokens * p.n_out, NAN);
-    few_rows_product   all = describe(p, rows, n_tokens, 1, res);
-    all.column_stride      = many_rows_all_tiles(n_tokens) * MANY_ROWS_TILE_SIZE;
-    all.is_invariant       = true;
-    while (all.first_token < n_tokens) {
-        few_rows_product      given    = all;
-        const auto            division = many_rows_divide<T>(given, device);
-        std::vector<char>     sums(2 * division.n_blocks * given.n_warps * many_rows_sums_size<8>());
-        std::vector<unsigned> counters(division.n_blocks * given.n_warps);
-        given.sums     = sums.data();
-        given.counters = counters.data();
-        const auto run = [&](auto kernel) {
-            run_blocks(division.n_blocks, 1, given.n_warps, division.shared_size, [&] { kernel(given); });
-        };
-        division.n_tiles == 2 ? run(many_rows_kernel<T, 2, false>) :
-        division.n_tiles == 4 ? run(many_rows_kernel<T, 4, false>) :
-                                run(many_rows_kernel<T, 8, false>);
-        all.first_token = given.n_tokens;
-    }
-    return res;
-}
-
-// rows of several turns, and alone or with a few others
-template <class T> static void check_invariant(const product & all, const few_rows_device & device) {
-    const auto together = compute_invariant<T>(all, device);
-    check_values(all, together, false, 1e-3);
-    for (const auto & [begin, n] : { std::pair{ 0, 1 }, { 66, 1 }, { 5, 9 }, { 30, 20 }, { 20, 47 } }) {
-        product part = all;
-        part.rows.assign(all.rows.begin() + begin, all.rows.begin() + begin + n);
-        const auto rows = compute_invariant<T>(part, device);
-        CHECK(std::equal(rows.begin(), rows.end(), together.begin() + begin * all.n_out));
-    }
-}
-
 // tiles whose steps are of one thread block, of two, of many; parts of tiles; rows that begin at any address
 template <class K> static void check_many_rows(ggml_type type) {
     using T = typename many_rows_type<K>::type;
@@ -498,8 +472,6 @@ template <class K> static void check_many_rows(ggml_type type) {
     check_many<T, 16, false>(random_product(type, 2304, 33, 131, 0, false, true), HOPPER, 1);
     check_many<T, 16, false>(random_product(type, 2304, 35, 67, 0, false, false), HOPPER, 2);
     check_many<T, 16, true>(random_product(type, 1280, 260, 67, 0, true, false), HOPPER, 1);
-    check_invariant<T>(random_product(type, 2304, 35, 67, 0, false, false), HOPPER);
-    check_invariant<T>(random_product(type, 1280, 35, 67, 0, false, false), MIDDLE);
 }
 
 static void q8_0_is_right_and_rows_do_not_matter() {

@@ -92,15 +92,13 @@ struct few_rows_product {
     int ids_stride; // in elements
 
     // of many rows (cuda-many-rows-kernel.cuh)
-    int        n_slots;      // steps that are in shared memory
-    char *     sums;         // that thread blocks leave for each other
-    unsigned * counters;     // of those that did; 0 between products
-    int        first_token;
-    bool       is_invariant; // a row's sums are added in the same order however many rows there are
+    int        n_slots;  // steps that are in shared memory
+    char *     sums;     // that thread blocks leave for each other
+    unsigned * counters; // of those that did; 0 between products
 
     // of more rows (cuda-more-rows-memory.cuh)
-    const more_rows_group * groups;    // with experts; nullptr: none
-    int                     n_groups;  // that there may be; 1 without experts
+    const more_rows_group * groups;    // with experts; nullptr: columns follow each other
+    int                     n_groups;  // that there may be
     int                     n_columns; // of a group at most
 
     int64_t row_stride;

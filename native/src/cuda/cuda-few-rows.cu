@@ -125,12 +125,17 @@ static bool more_rows_is_aligned(const ggml_tensor * src1) {
     return ggml_is_contiguous_rows(src1) && ((size_t) src1->data | src1->nb[1] | src1->nb[2]) % sizeof(float4) == 0;
 }
 
+// and not the kernel for more rows, in groups
+static bool many_rows_takes(int64_t n_rows, const ggml_tensor * dst) {
+    return n_rows > MORE_ROWS_COLUMNS_MAX && !few_rows_is_invariant(dst);
+}
+
 // whether the kernels for more rows take these: what they do not, the kernel for few rows does, up to FEW_ROWS_COLUMNS_MAX
 static bool more_rows_takes(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * dst) {
-    const bool is_many  = src1->ne[1] > MORE_ROWS_COLUMNS_MAX || few_rows_is_invariant(dst);
-    const bool is_whole = src0->ne[0] % 256 == 0;
-    return (src1->ne[1] >= MORE_ROWS_COLUMNS_MIN || is_many) && src1->ne[1] <= MANY_ROWS_COLUMNS_MAX &&
-           (is_whole || (src1->ne[1] > FEW_ROWS_COLUMNS_MAX && !is_many && more_rows_has_room())) &&
+    const int64_t n_rows   = src1->ne[1];
+    const bool    is_whole = src0->ne[0] % 256 == 0;
+    const bool    is_part  = n_rows > FEW_ROWS_COLUMNS_MAX && !many_rows_takes(n_rows, dst) && more_rows_has_room();
+    return n_rows >= MORE_ROWS_COLUMNS_MIN && n_rows <= MANY_ROWS_COLUMNS_MAX && (is_whole || is_part) &&
            more_rows_is_aligned(src1);
 }
 
@@ -141,14 +146,17 @@ bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, c
     if (!type) {
         return false;
     }
-    if ((n_rows > FEW_ROWS_COLUMNS_MAX || (!ids && few_rows_is_invariant(dst))) &&
-        (ids || !more_rows_takes(src0, src1, dst))) {
+    if (n_rows > FEW_ROWS_COLUMNS_MAX && (ids || !more_rows_takes(src0, src1, dst))) {
         return false;
     }
-    const bool is_plain = src0->ne[2] == 1 && src1->ne[2] == 1 && src0->ne[3] == 1 && src1->ne[3] == 1;
-    const bool has_bias = fusion && (fusion->x_bias || fusion->gate_bias);
-    return (ids ? !has_bias : is_plain) &&
-           type->can(few_rows_describe(src0, src1, ids, fusion, dst), few_rows_current_device());
+    const bool in_groups = n_rows > MORE_ROWS_COLUMNS_MAX && !many_rows_takes(n_rows, dst);
+    const bool is_plain  = src0->ne[2] == 1 && src1->ne[2] == 1 && src0->ne[3] == 1 && src1->ne[3] == 1;
+    const bool has_bias  = fusion && (fusion->x_bias || fusion->gate_bias);
+    if (ids ? has_bias : !is_plain) {
+        return false;
+    }
+    return in_groups ? type->can_more(MORE_ROWS_COLUMNS_MAX, few_rows_current_device()) :
+                       type->can(few_rows_describe(src0, src1, ids, fusion, dst), few_rows_current_device());
 }
 
 void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
@@ -166,7 +174,8 @@ static void more_rows_quantize_all(const more_rows_input & in, char * columns, i
                             columns);
 }
 
-// whether experts of these are taken by groups of tokens
+// Whether experts of these are taken by groups of tokens. Marked with GGML_TENSOR_FLAG_INVARIANT, fewer tokens are as well:
+// what is fused must not depend on how many they are.
 static bool expert_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * dst) {
     const int64_t n_tokens = src1->ne[2];
     const bool    is_fast =
@@ -180,6 +189,10 @@ bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * s
                           const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst) {
     if (!expert_rows_can(src0, src1, dst)) {
         return false;
+    }
+    if (src1->ne[2] < MORE_ROWS_COLUMNS_MIN) { // the same bits
+        ggml_cuda_mul_mat_vec_q(ctx, src0, src1, ids, dst, fusion);
+        return true;
     }
     few_rows_product p         = few_rows_describe(src0, src1, ids, fusion, dst);
     const int        n_experts = (int) src0->ne[2];
@@ -212,16 +225,19 @@ bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * s
 bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                                const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
                                ggml_tensor * dst) {
-    const few_rows_type * type    = few_rows_find(src0->type);
-    const auto            device  = few_rows_current_device();
-    const int             n_rows  = (int) src1->ne[1];
-    const bool            is_many = n_rows > MORE_ROWS_COLUMNS_MAX || few_rows_is_invariant(dst);
-    if (ids || !more_rows_takes(src0, src1, dst) || (!is_many && !type->can_more(n_rows, device))) {
+    const few_rows_type * type     = few_rows_find(src0->type);
+    const auto            device   = few_rows_current_device();
+    const int             n_rows   = (int) src1->ne[1];
+    const bool            is_many  = many_rows_takes(n_rows, dst);
+    const int             n_group  = n_rows > 8 ? MORE_ROWS_COLUMNS_MAX : 8;
+    const int             n_groups = (n_rows + n_group - 1) / n_group;
+    if (ids || !more_rows_takes(src0, src1, dst) || (!is_many && !type->can_more(n_group, device))) {
         return false;
     }
     const int     n_values = (int) src1->ne[0];
-    const int     n_tiles  = is_many ? many_rows_all_tiles(n_rows) : more_rows_all_tiles(n_rows);
-    const size_t  size     = is_many ? many_rows_size(n_values, n_rows) : more_rows_size(n_values, n_rows);
+    const int     n_tiles  = is_many ? many_rows_all_tiles(n_rows) : more_rows_all_tiles(n_group);
+    const size_t  n_bytes  = more_rows_size(n_values, n_group); // of a group
+    const size_t  size     = is_many ? many_rows_size(n_values, n_rows) : n_groups * n_bytes;
     const bool    is_kept  = size <= ctx.QUANTIZED_SIZE && ctx.curr_stream_no == 0;
     const int64_t stride   = src1->nb[1] / sizeof(float);
     const auto *  rows     = (const float *) src1->data;
@@ -230,7 +246,6 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
     char *                     columns = is_kept ? ctx.quantized_memory() : pool.alloc(size);
     few_rows_product           p       = few_rows_describe(src0, src1, nullptr, fusion, dst);
     p.columns                          = columns;
-    p.is_invariant                     = few_rows_is_invariant(dst);
     const bool is_there                = is_kept && ctx.is_quantized(src1, true);
     if (is_many && !is_there) {
         ggml_cuda_kernel_launch(
@@ -243,16 +258,18 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
         in.n_values        = n_values;
         in.n_rows          = n_rows;
         in.n_tiles         = n_tiles;
+        in.group_size      = n_bytes;
         in.stride          = stride;
-        more_rows_quantize_all(in, columns, 1, ctx.stream());
+        more_rows_quantize_all(in, columns, n_groups, ctx.stream());
     }
     if (is_kept) {
         ctx.quantized.src      = src1;
         ctx.quantized.in_tiles = true;
     }
     if (!is_many) {
-        p.n_groups  = 1;
-        p.n_columns = n_rows;
+        p.n_groups      = n_groups;
+        p.n_columns     = n_group;
+        p.column_stride = n_bytes;
         type->launch_more(p, device, ctx.stream());
         return true;
     }

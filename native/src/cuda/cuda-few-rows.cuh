@@ -11,8 +11,8 @@
 // more_rows_takes and expert_rows_can.
 //
 // Up to 16 rows, or with experts: a row's results do not depend, bit for bit, on the rows next to it. More are multiplied
-// as halves (cuda-many-rows-kernel.cuh), and give other last bits. Marked with GGML_TENSOR_FLAG_INVARIANT, all without
-// experts are multiplied as halves, and give the same bits for 1 to 512 rows.
+// as halves (cuda-many-rows-kernel.cuh), and give other last bits. Marked with GGML_TENSOR_FLAG_INVARIANT, they are taken
+// 16 at a time: the same bits for 1 to 512 rows.
 
 #include "common.cuh"
 

@@ -114,7 +114,7 @@ static FEW_ROWS_FUNCTION void many_rows_fetch_columns(const few_rows_product & p
     constexpr int n_pieces  = NT * MANY_ROWS_TILE_SIZE / FEW_ROWS_COPY; // of a half
     const int     n_threads = p.n_warps * FEW_ROWS_LANES;
     const int     first     = threadIdx.x / n_pieces;
-    const char *  from      = p.columns + MANY_ROWS_HEADER + (p.first_token / 8 + at.y * NT) * MANY_ROWS_TILE_SIZE +
+    const char *  from      = p.columns + MANY_ROWS_HEADER + at.y * NT * MANY_ROWS_TILE_SIZE +
                               ((int64_t) at.step * MANY_ROWS_HALVES + first) * p.column_stride +
                               threadIdx.x % n_pieces * FEW_ROWS_COPY;
     slot += threadIdx.x * FEW_ROWS_COPY;
@@ -290,7 +290,7 @@ static FEW_ROWS_FUNCTION void many_rows_store(const few_rows_product & p, const 
     for (int tile = 0; tile < NT; ++tile) {
         FEW_ROWS_UNROLL
         for (int j = 0; j < 2; ++j) {
-            const int n = p.first_token + (at.y * NT + tile) * 8 + lane % 4 * 2 + j;
+            const int n = (at.y * NT + tile) * 8 + lane % 4 * 2 + j;
             if (n >= p.n_tokens) {
                 continue;
             }
@@ -317,7 +317,7 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
     const int warp    = threadIdx.x / FEW_ROWS_LANES;
     const int lane    = threadIdx.x % FEW_ROWS_LANES;
     const int n_steps = p.n_parts / FEW_ROWS_QUARTERS;
-    const int n_y     = many_rows_turns<NT>(p);
+    const int n_y     = (p.n_tokens + 8 * NT - 1) / (8 * NT);
     const int total   = p.n_blocks * n_y * n_steps;
     const int begin   = many_rows_begin(total, blockIdx.x);
     const int end     = many_rows_begin(total, blockIdx.x + 1);

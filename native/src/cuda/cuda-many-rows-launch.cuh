@@ -30,8 +30,8 @@ static void many_rows_launch(const few_rows_product & p, const many_rows_divisio
 }
 
 template <class T>
-static void many_rows_launch_turn(few_rows_product & p, const few_rows_device & device, ggml_cuda_pool & pool,
-                                  cudaStream_t stream) {
+static void many_rows_launch(few_rows_product p, const few_rows_device & device, ggml_cuda_pool & pool,
+                             cudaStream_t stream) {
     const auto division = many_rows_divide<T>(p, device);
     switch (division.n_tiles) {
         case 2:
@@ -42,17 +42,5 @@ static void many_rows_launch_turn(few_rows_product & p, const few_rows_device & 
             return many_rows_launch<T, MANY_ROWS_TILES>(p, division, pool, stream);
         default:
             return many_rows_launch<T, MANY_ROWS_HOPPER_TILES>(p, division, pool, stream);
-    }
-}
-
-template <class T>
-static void many_rows_launch(few_rows_product p, const few_rows_device & device, ggml_cuda_pool & pool,
-                             cudaStream_t stream) {
-    const int n_tokens = p.n_tokens;
-    for (p.first_token = 0; p.first_token < n_tokens; p.first_token = p.n_tokens) {
-        few_rows_product turn = p;
-        turn.n_tokens         = n_tokens;
-        many_rows_launch_turn<T>(turn, device, pool, stream);
-        p.n_tokens = turn.n_tokens;
     }
 }

@@ -63,11 +63,6 @@ static inline size_t many_rows_size(int64_t n_values, int64_t n_columns) {
     return MANY_ROWS_HEADER + n_values / 8 * many_rows_all_tiles((int) n_columns) * MANY_ROWS_TILE_SIZE;
 }
 
-// times that all matrix rows are multiplied with NT tiles of columns
-template <int NT> static FEW_ROWS_HOST_FUNCTION int many_rows_turns(const few_rows_product & p) {
-    return (p.n_tokens - p.first_token + 8 * NT - 1) / (8 * NT);
-}
-
 struct many_rows_division {
     int    n_tiles;  // of columns that a thread block takes at a time; 0: there is too little shared memory
     int    n_steps;  // of all tiles
@@ -100,7 +95,7 @@ static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_
     const int slot_size = many_rows_slot_size<T, NT>(p.n_warps);
     p.n_slots           = std::min((int) (many_rows_shared_size(device, n_resident) / slot_size), MANY_ROWS_SLOTS_MAX);
     p.n_block_rows      = p.n_warps * (p.gate ? MANY_ROWS_ROWS / 2 : MANY_ROWS_ROWS);
-    const int          n_y = many_rows_turns<NT>(p);
+    const int          n_y = (p.n_tokens + 8 * NT - 1) / (8 * NT);
     many_rows_division res;
     res.n_tiles     = NT;
     res.n_steps     = few_rows_place_blocks(p) * n_y * (p.n_parts / FEW_ROWS_QUARTERS);
@@ -112,8 +107,7 @@ static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_
 template <class T> static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_device & device) {
     p.n_warps           = many_rows_most_warps<T, MANY_ROWS_HOPPER_TILES>();
     const int slot_size = many_rows_slot_size<T, MANY_ROWS_HOPPER_TILES>(p.n_warps);
-    if (device.is_hopper && !p.is_invariant && p.n_tokens > 8 * MANY_ROWS_TILES &&
-        many_rows_shared_size(device, 1) / slot_size >= 2) {
+    if (device.is_hopper && p.n_tokens > 8 * MANY_ROWS_TILES && many_rows_shared_size(device, 1) / slot_size >= 2) {
         const auto res = many_rows_divide<T, MANY_ROWS_HOPPER_TILES>(p, device, 1);
         if (res.n_steps >= MANY_ROWS_HOPPER_STEPS * device.n_multiprocessors) {
             return res;
@@ -121,14 +115,11 @@ template <class T> static many_rows_division many_rows_divide(few_rows_product &
     }
     int       n_resident;
     // the most columns decide, so that results do not depend on how many there are
-    const int n_most = many_rows_fit<T, MANY_ROWS_TILES>(p, device, n_resident) ? MANY_ROWS_TILES :
-                       many_rows_fit<T, 4>(p, device, n_resident)               ? 4 :
-                       many_rows_fit<T, 2>(p, device, n_resident)               ? 2 :
-                                                                                  0;
-    if (p.is_invariant) { // one turn, in which thread blocks share the steps as they do for any number of columns
-        p.n_tokens = std::min(p.n_tokens, p.first_token + 8 * n_most);
-    }
-    const int n_tiles = std::min(n_most, many_rows_all_tiles(p.n_tokens - p.first_token));
+    const int n_most  = many_rows_fit<T, MANY_ROWS_TILES>(p, device, n_resident) ? MANY_ROWS_TILES :
+                        many_rows_fit<T, 4>(p, device, n_resident)               ? 4 :
+                        many_rows_fit<T, 2>(p, device, n_resident)               ? 2 :
+                                                                                   0;
+    const int n_tiles = std::min(n_most, many_rows_all_tiles(p.n_tokens));
     return n_tiles == 0 ? many_rows_division{} :
            n_tiles == 2 ? many_rows_divide<T, 2>(p, device, n_resident) :
            n_tiles == 4 ? many_rows_divide<T, 4>(p, device, n_resident) :

@@ -1,6 +1,6 @@
 #pragma once
 
-// A product of a quantized matrix with 5 to 16 rows of activations, on tensor cores.
+// A product of a quantized matrix with groups of 5 to 16 rows of activations, on tensor cores.
 //
 // A team of four warps takes 32 matrix rows, and goes through chunks of 2048 values: of each 256 values a warp takes a
 // quarter, and multiplies it with tiles of 8 columns. A lane unpacks what tensor cores want of it, which are 8 bytes of
@@ -267,7 +267,8 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
     }
     __syncthreads();
     constexpr int rows      = GATE ? MORE_ROWS_ROWS / 2 : MORE_ROWS_ROWS;
-    const int     n_columns = group ? group->n_columns : p.n_tokens;
+    const int     first     = blockIdx.y * p.n_columns;
+    const int     n_columns = group ? group->n_columns : min(p.n_columns, p.n_tokens - first);
     for (int at = threadIdx.x; at < rows * n_columns; at += p.n_warps * FEW_ROWS_LANES) {
         const int row = at % rows;
         const int n   = at / rows;
@@ -275,13 +276,13 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
             continue;
         }
         const float * sums   = all + n * stride + row;
-        const int     column = group ? group->columns[n] : n; // with experts, of all (token, place)
+        const int     column = group ? group->columns[n] : first + n; // with experts, of all (token, place)
         matrix.dst[few_rows_result_at(p, matrix, column) + row_0 + row] =
-            few_rows_finish<GATE>(p, n, row_0 + row, sums[0], sums[GATE * rows]);
+            few_rows_finish<GATE>(p, column, row_0 + row, sums[0], sums[GATE * rows]);
     }
 }
 
-// 32 rows of a matrix, or 16 and as many of the gate. With experts blockIdx.y is a group of columns.
+// 32 rows of a matrix, or 16 and as many of the gate. blockIdx.y: a group of columns
 template <class T, int NT, bool GATE>
 FEW_ROWS_LAUNCH_BOUNDS(512, 1)
 static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {

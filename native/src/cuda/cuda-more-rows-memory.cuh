@@ -87,14 +87,10 @@ static size_t more_rows_divide(few_rows_product & p, bool has_gate, const few_ro
     p.n_block_rows = has_gate ? MORE_ROWS_ROWS / 2 : MORE_ROWS_ROWS;
 
     const int    n_chunks = (p.n_parts / FEW_ROWS_QUARTERS + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
-    const int    n_blocks = few_rows_place_blocks(p);
-    const bool   is_small = !p.groups && n_chunks > 1 && 4 * n_blocks < 5 * device.n_multiprocessors;
-    const int    n_teams  = is_small ? MORE_ROWS_TEAMS_MAX : 1;
+    const int    n_blocks = few_rows_place_blocks(p) * p.n_groups;
+    const int    n_teams  = n_chunks > 1 && 4 * n_blocks < 5 * device.n_multiprocessors ? MORE_ROWS_TEAMS_MAX : 1;
     const size_t team     = more_rows_team_size<T, NT>();
     p.n_warps             = MORE_ROWS_TEAM * std::min(n_teams, (int) (device.shared_size / team));
-    if (p.groups) {
-        return team;
-    }
 
     const size_t n_shares = (n_blocks + device.n_multiprocessors - 1) / device.n_multiprocessors;
     const size_t alone = (device.shared_size + FEW_ROWS_RESERVED) / (n_shares + 1) - FEW_ROWS_RESERVED + FEW_ROWS_COPY;

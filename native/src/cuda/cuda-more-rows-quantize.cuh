@@ -40,18 +40,18 @@ static __device__ __forceinline__ void more_rows_put(char * tiles, int n_tiles, 
     }
 }
 
-// Rows of activations, and those of a product with experts: which of them belong together
+// Rows of activations, and which of them belong together
 struct more_rows_input {
     const float *           rows;
-    const more_rows_group * groups; // nullptr: no experts; below, of these alone
+    const more_rows_group * groups; // nullptr: no experts, rows follow each other
     int                     n_values;
     int                     n_rows;
-    int                     n_tiles; // of all rows, or of a group
-    int                     n_places;
-    int                     n_column_places;
-    int64_t                 stride; // between rows, in values
-    int64_t                 place_stride;
+    int                     n_tiles;  // of a group
     int64_t                 group_size;
+    int                     n_places; // this and what follows: of experts alone, but for the stride
+    int                     n_column_places;
+    int64_t                 stride;   // between rows, in values
+    int64_t                 place_stride;
 };
 
 // blockIdx.y: a tile; of all groups, one after the other
@@ -62,19 +62,21 @@ static __global__ void more_rows_quantize(const more_rows_input in, char * tiles
     ggml_cuda_pdl_lc();
     ggml_cuda_pdl_sync();
 
-    const more_rows_group * group = in.groups ? in.groups + blockIdx.y / in.n_tiles : nullptr;
-    const int               n     = group ? group->n_columns : in.n_rows;
+    const int               i     = blockIdx.y / in.n_tiles;
+    const more_rows_group * group = in.groups ? in.groups + i : nullptr;
+    const int               first = i * in.n_tiles * 8;
+    const int               n     = group ? group->n_columns : in.n_rows - first;
     if (tile * 8 >= n) {
         return;
     }
     float4 v = {};
     if (row < n && place * 4 < in.n_values) {
-        const int column = group ? group->columns[row] : row;
+        const int column = group ? group->columns[row] : first + row;
         const int token  = group ? column / in.n_places : column;
         const int at     = group ? column % in.n_places % in.n_column_places : 0;
         v                = *(const float4 *) (in.rows + token * in.stride + at * in.place_stride + place * 4);
     }
-    more_rows_put(tiles + blockIdx.y / in.n_tiles * in.group_size, in.n_tiles, row, place, v, true);
+    more_rows_put(tiles + i * in.group_size, in.n_tiles, row, place, v, true);
 }
 
 // Puts columns that have the same expert into groups. ids: the experts of each token

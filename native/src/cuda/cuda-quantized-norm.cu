@@ -31,13 +31,15 @@ static __device__ __forceinline__ void put_block(block_q8_1 * quantized, int row
     }
 }
 
-// Puts 4 values where the kernel that takes these rows wants them. n_tiles: of all rows, as tensor cores take them; or 0:
-// they are few.
+// Puts 4 values where the kernel that takes these rows wants them. n_tiles: of all rows, as tensor cores take them, or of
+// a group of 16; or 0: they are few.
 static __device__ __forceinline__ void put(char * quantized, int n_tiles, int row, int place, int n, float4 v) {
     if (n_tiles > more_rows_all_tiles(MORE_ROWS_COLUMNS_MAX)) {
         many_rows_put(quantized, n_tiles, row, place, n, v);
     } else if (n_tiles > 0) {
-        more_rows_put(quantized, n_tiles, row, place, v, place < n);
+        const int64_t group_size = (int64_t) n * N_VALUES / 32 * n_tiles * MORE_ROWS_Y_SIZE;
+        quantized += row / MORE_ROWS_COLUMNS_MAX * group_size;
+        more_rows_put(quantized, n_tiles, row % MORE_ROWS_COLUMNS_MAX, place, v, place < n);
     } else {
         put_block((block_q8_1 *) quantized, row, place, n, v);
     }
@@ -85,21 +87,23 @@ static __global__ void quantized_norm(const float4 * x, const float4 * weights, 
     }
 }
 
-// Where rows give the same bits however many there are, products quantize for themselves: there is room for any number.
-static bool quantized_is_marked(const ggml_tensor * result) {
-    return (result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) && !(result->flags & GGML_TENSOR_FLAG_INVARIANT);
-}
-
-// of all rows, as tensor cores take them; 0: they are few
-static int quantized_tiles(int64_t n_rows) {
+// of all rows, as tensor cores take them, or of a group; 0: they are few
+static int quantized_tiles(int64_t n_rows, const ggml_tensor * result) {
+    if (result->flags & GGML_TENSOR_FLAG_INVARIANT) {
+        n_rows = std::min<int64_t>(n_rows, MORE_ROWS_COLUMNS_MAX);
+    }
     return n_rows > MORE_ROWS_COLUMNS_MAX  ? many_rows_all_tiles((int) n_rows) :
            n_rows >= MORE_ROWS_COLUMNS_MIN ? more_rows_all_tiles((int) n_rows) :
                                              0;
 }
 
-// bytes of all rows, quantized, in the form that takes most
-static size_t quantized_size(int64_t n_values, int64_t n_rows) {
-    return n_rows > MORE_ROWS_COLUMNS_MAX ? many_rows_size(n_values, n_rows) : more_rows_size(n_values, (int) n_rows);
+// Whether there is room for all rows, quantized, in the form that takes most. Where they give the same bits however many
+// there are, for the most that there may be: products round as this does, but norms do not add in the same order.
+static bool quantized_fits(const ggml_backend_cuda_context & ctx, int64_t n_values, int64_t n_rows,
+                           const ggml_tensor * result) {
+    const int64_t n    = result->flags & GGML_TENSOR_FLAG_INVARIANT ? MANY_ROWS_COLUMNS_MAX : n_rows;
+    const size_t  size = n > MORE_ROWS_COLUMNS_MAX ? many_rows_size(n_values, n) : more_rows_size(n_values, (int) n);
+    return n_rows <= n && n <= MANY_ROWS_COLUMNS_MAX && size <= ctx.QUANTIZED_SIZE;
 }
 
 // the next product that takes these rows quantized, or nullptr
@@ -124,13 +128,13 @@ bool mtp_cuda_quantized_norm(ggml_backend_cuda_context & ctx, const ggml_cgraph 
     const bool    is_aligned = ((size_t) x->data | x->nb[1] | (size_t) weights->data | (size_t) result->data) % 16 == 0;
     // the kernel reads the weights before what was started ahead of it has ended
     if (!is_aligned || weights->op != GGML_OP_NONE || n_values > N_THREADS_MAX * N_TURNS * N_VALUES ||
-        !quantized_is_marked(result) || n_values % MATRIX_ROW_PADDING != 0 || n_rows > MANY_ROWS_COLUMNS_MAX ||
+        !(result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) || n_values % MATRIX_ROW_PADDING != 0 ||
         x->ne[2] * x->ne[3] != 1 || ggml_nelements(weights) != n_values || !ggml_is_contiguous(weights) ||
-        !ggml_is_contiguous(result) || ctx.curr_stream_no != 0 ||
-        quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE || !user) {
+        !ggml_is_contiguous(result) || ctx.curr_stream_no != 0 || !quantized_fits(ctx, n_values, n_rows, result) ||
+        !user) {
         return false;
     }
-    const int n_tiles   = quantized_tiles(n_rows);
+    const int n_tiles   = quantized_tiles(n_rows, result);
     const int n         = n_values / N_VALUES;
     const int n_threads = std::min(n, N_THREADS_MAX); // whole warps, as rows are padded
     ggml_cuda_kernel_launch(quantized_norm, ggml_cuda_kernel_launch_params(n_rows, n_threads, (size_t) 0, ctx.stream()),
@@ -176,8 +180,8 @@ int mtp_cuda_quantized_gate(ggml_backend_cuda_context & ctx, const ggml_cgraph *
     }
     const ggml_tensor * result = end < cgraph->n_nodes ? cgraph->nodes[end] : nullptr;
     if (sigmoid->op != GGML_OP_UNARY || ggml_get_unary_op(sigmoid) != GGML_UNARY_OP_SIGMOID || !result ||
-        result->op != GGML_OP_MUL || !quantized_is_marked(result) || (sigmoid->flags & GGML_TENSOR_FLAG_OUTPUT) ||
-        ggml_node_get_use_count(cgraph, i) != 1) {
+        result->op != GGML_OP_MUL || !(result->flags & GGML_TENSOR_FLAG_SINGLE_ROWS) ||
+        (sigmoid->flags & GGML_TENSOR_FLAG_OUTPUT) || ggml_node_get_use_count(cgraph, i) != 1) {
         return 0;
     }
     const ggml_tensor * x    = result->src[0];
@@ -196,11 +200,11 @@ int mtp_cuda_quantized_gate(ggml_backend_cuda_context & ctx, const ggml_cgraph *
     if (!is_gated || !is_aligned || ggml_nelements(gates) * (is_for_head ? x->ne[0] : 1) != ggml_nelements(x) ||
         n_rows * n_values != ggml_nelements(x) || x->ne[0] % N_VALUES != 0 || n_values % MATRIX_ROW_PADDING != 0 ||
         x->type != GGML_TYPE_F32 || gates->type != GGML_TYPE_F32 || !ggml_is_contiguous(x) ||
-        !ggml_is_contiguous(gates) || !ggml_is_contiguous(result) || n_rows > MANY_ROWS_COLUMNS_MAX ||
-        ctx.curr_stream_no != 0 || quantized_size(n_values, n_rows) > ctx.QUANTIZED_SIZE || !user) {
+        !ggml_is_contiguous(gates) || !ggml_is_contiguous(result) || ctx.curr_stream_no != 0 ||
+        !quantized_fits(ctx, n_values, n_rows, result) || !user) {
         return 0;
     }
-    const int  n_tiles = quantized_tiles(n_rows);
+    const int  n_tiles = quantized_tiles(n_rows, result);
     const int  n       = (int) (n_values / N_VALUES);
     const dim3 grid((n + 255) / 256, n_rows);
     ggml_cuda_kernel_launch(quantized_gate, ggml_cuda_kernel_launch_params(grid, 256, (size_t) 0, ctx.stream()),
