@@ -205,6 +205,8 @@ static few_rows_product describe(const activations & x, const char * matrix, con
     p.n_parts          = x.n_values / FEW_ROWS_PART;
     p.column_size      = (p.n_parts * 2 * FEW_ROWS_Y_SIZE + 15) / 16 * 16;
     p.n_tokens         = n_rows;
+    p.n_groups         = 1;
+    p.n_columns        = n_rows;
     p.n_places         = 1;
     p.n_column_places  = 1;
     p.row_stride       = row_size;

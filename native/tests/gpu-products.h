@@ -103,6 +103,7 @@ struct product {
     std::vector<std::vector<int32_t>> experts;   // of each row
     std::vector<float>                bias;      // empty: none
     std::vector<std::vector<float>>   residual;  // of each row; empty: none
+    bool                              by_place;  // each expert of a row multiplies another one: of as many that follow
 
     // of the rows [begin, end). The CPU has the weights as floats, and so rounds nothing.
     std::vector<float> compute(ggml_backend_dev_t device, size_t begin, size_t end) const {
@@ -119,9 +120,11 @@ struct product {
         };
         ggml_tensor * matrix_tensor = new_weights();
         ggml_tensor * gate_tensor   = new_weights();
-        ggml_tensor * rows_tensor   = n_experts ? ggml_new_tensor_3d(ctx, GGML_TYPE_F32, n_values, 1, n) :
+        const int64_t n_rows        = by_place ? n_places : 1; // of each
+        ggml_tensor * rows_tensor   = n_experts ? ggml_new_tensor_3d(ctx, GGML_TYPE_F32, n_values, n_rows, n) :
                                                   ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_values, n);
-        ggml_tensor * ids           = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, n_places, n);
+        ggml_tensor * all_ids       = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, n_places + 3, n); // as a router has them
+        ggml_tensor * ids           = ggml_view_2d(ctx, all_ids, n_places, n, all_ids->nb[1], 0);
         ggml_tensor * bias_tensor   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, n_out);
         ggml_tensor * rest_tensor   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n_out, n);
 
@@ -146,8 +149,10 @@ struct product {
         set_weights(matrix_tensor, matrix);
         set_weights(gate_tensor, gate);
         for (int64_t i = 0; i < n; ++i) {
-            ggml_backend_tensor_set(rows_tensor, rows[begin + i].data(), i * n_values * sizeof(float),
-                                    n_values * sizeof(float));
+            for (int64_t k = 0; k < n_rows; ++k) {
+                ggml_backend_tensor_set(rows_tensor, rows[(begin + i + k) % rows.size()].data(),
+                                        (i * n_rows + k) * n_values * sizeof(float), n_values * sizeof(float));
+            }
             if (!residual.empty()) {
                 set(rest_tensor, residual[begin + i], i);
             }
@@ -163,7 +168,7 @@ struct product {
 
 static product random_product(ggml_type type, int64_t n_values, int64_t n_out, int64_t n_rows, int64_t n_experts,
                               fused what) {
-    product p{ type, n_values, n_out, n_experts, {}, {}, {}, {}, {}, {} };
+    product p{ type, n_values, n_out, n_experts, {}, {}, {}, {}, {}, {}, false };
     p.matrix = random_quantized(type, std::max<int64_t>(n_experts, 1) * n_out, n_values);
     if (what == fused::GATE) {
         p.gate = random_quantized(type, std::max<int64_t>(n_experts, 1) * n_out, n_values);

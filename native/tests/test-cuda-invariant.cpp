@@ -51,6 +51,34 @@ static void products_are_the_same() {
     CHECK(rows_are_the_same(random_product(GGML_TYPE_Q4_1, 512, 80, N_ROWS, 7, fused::GATE)));
 }
 
+// of what a norm gives, which leaves it quantized for kernels of our own: others want more of it
+static void products_of_norms_are_the_same() {
+    for (const ggml_type type : { GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q4_1, GGML_TYPE_Q5_1 }) {
+        const auto matrix = random_quantized(type, 160, 1024);
+        const auto gate   = random_quantized(type, 160, 1024);
+        const auto factor = random_values(1024);
+        const auto rows   = random_values(N_ROWS * 1024);
+        CHECK(rows_are_the_same([&](int64_t begin, int64_t n) {
+            graph         gf(g_gpu);
+            auto *        ctx     = gf.nodes();
+            ggml_tensor * weights = ggml_new_tensor_2d(gf.weights(), type, 1024, 160);
+            ggml_tensor * gates   = ggml_new_tensor_2d(gf.weights(), type, 1024, 160);
+            ggml_tensor * factors = ggml_new_tensor_1d(gf.weights(), GGML_TYPE_F32, 1024);
+            ggml_tensor * input   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 1024, n);
+            ggml_tensor * norm    = ggml_mul(ctx, ggml_rms_norm(ctx, input, 1e-5f), factors);
+            ggml_tensor * up      = ggml_mul_mat(ctx, weights, norm);
+            ggml_tensor * out     = ggml_swiglu_split(ctx, ggml_mul_mat(ctx, gates, norm), up);
+            gf.build({ out });
+            set(weights, matrix);
+            set(gates, gate);
+            set(factors, factor);
+            set(input, std::vector<float>(rows.begin() + begin * 1024, rows.begin() + (begin + n) * 1024));
+            gf.compute();
+            return get<float>(out);
+        }));
+    }
+}
+
 // of what is not quantized, such as routers
 static void products_of_floats_are_the_same() {
     for (const ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
@@ -130,6 +158,7 @@ int main() {
     }
     g_marks |= GGML_TENSOR_FLAG_INVARIANT;
     RUN(products_are_the_same);
+    RUN(products_of_norms_are_the_same);
     RUN(products_of_floats_are_the_same);
     RUN(attention_is_the_same);
     return g_n_failed > 0;

@@ -454,7 +454,6 @@ static void check_many(const product & p, const few_rows_device & device, int n_
     }
 }
 
-// by turns, as where a row's sums have one order for any number of rows
 // tiles whose steps are of one thread block, of two, of many; parts of tiles; rows that begin at any address
 template <class K> static void check_many_rows(ggml_type type) {
     using T = typename many_rows_type<K>::type;

@@ -129,8 +129,9 @@ static void experts_of_more_rows_are_those_of_few() {
             for (const int64_t n_experts : { 7, 40 }) {
                 for (const int64_t n_rows : sizes({ 5, 16, 41, 100 })) {
                     for (const fused what : { fused::NOTHING, fused::GATE }) {
-                        const product      p = random_product(type, n_values, 45, n_rows, n_experts, what);
+                        product            p = random_product(type, n_values, 45, n_rows, n_experts, what);
                         std::vector<float> few;
+                        p.by_place = what == fused::NOTHING;
                         for (int64_t i = 0; i < n_rows; i += 4) {
                             const auto part = p.compute(g_gpu, i, std::min(i + 4, n_rows));
                             few.insert(few.end(), part.begin(), part.end());

@@ -132,10 +132,10 @@ static bool many_rows_takes(int64_t n_rows, const ggml_tensor * dst) {
 
 // whether the kernels for more rows take these: what they do not, the kernel for few rows does, up to FEW_ROWS_COLUMNS_MAX
 static bool more_rows_takes(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * dst) {
-    const int64_t n_rows   = src1->ne[1];
-    const bool    is_whole = src0->ne[0] % 256 == 0;
-    const bool    is_part  = n_rows > FEW_ROWS_COLUMNS_MAX && !many_rows_takes(n_rows, dst) && more_rows_has_room();
-    return n_rows >= MORE_ROWS_COLUMNS_MIN && n_rows <= MANY_ROWS_COLUMNS_MAX && (is_whole || is_part) &&
+    const int64_t n_rows      = src1->ne[1];
+    const bool    is_whole    = src0->ne[0] % 256 == 0;
+    const bool    takes_parts = n_rows > FEW_ROWS_COLUMNS_MAX && !many_rows_takes(n_rows, dst) && more_rows_has_room();
+    return n_rows >= MORE_ROWS_COLUMNS_MIN && n_rows <= MANY_ROWS_COLUMNS_MAX && (is_whole || takes_parts) &&
            more_rows_is_aligned(src1);
 }
 

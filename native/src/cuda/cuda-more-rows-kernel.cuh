@@ -1,6 +1,6 @@
 #pragma once
 
-// A product of a quantized matrix with groups of 5 to 16 rows of activations, on tensor cores.
+// A product of a quantized matrix with groups of up to 16 rows of activations, on tensor cores.
 //
 // A team of four warps takes 32 matrix rows, and goes through chunks of 2048 values: of each 256 values a warp takes a
 // quarter, and multiplies it with tiles of 8 columns. A lane unpacks what tensor cores want of it, which are 8 bytes of
@@ -134,11 +134,6 @@ template <class T> static FEW_ROWS_FUNCTION void more_rows_scales(const char * r
         *(float *) (to + MORE_ROWS_FACTORS + 4 * lane) = weights.factor();
     }
     *(more_rows_4_floats *) (to + 16 * lane) = { scales[0], scales[1], scales[2], scales[3] };
-}
-
-// of 256 values
-static FEW_ROWS_FUNCTION int more_rows_blocks(const few_rows_product & p) {
-    return (p.n_parts + FEW_ROWS_QUARTERS - 1) / FEW_ROWS_QUARTERS;
 }
 
 // A team's way along its matrix rows: 256 values at a time, of one chunk after the other that it has, with the activations

@@ -11,7 +11,7 @@ static constexpr int MORE_ROWS_ROWS        = 16 * MORE_ROWS_TILES;
 static constexpr int MORE_ROWS_CHUNK       = 8;                 // times 256 values
 static constexpr int MORE_ROWS_TEAMS_MAX   = 2;
 static constexpr int MORE_ROWS_COLUMNS_MIN = 5;                 // below, the kernel for few rows takes less time
-static constexpr int MORE_ROWS_COLUMNS_MAX = 16;                // above, those of cuda-many-rows-kernel.cuh
+static constexpr int MORE_ROWS_COLUMNS_MAX = 16;                // of a group; of more rows see many_rows_takes
 
 // Activations: 32 values of a row after the other; of these, tiles of 8 columns: of each column its bytes as tensor cores
 // take them (words 0 4 1 5 2 6 3 7), then of each its scale and the sum of its values.
@@ -76,7 +76,13 @@ static inline int more_rows_group_width(int n_columns, int n_experts) {
 
 // groups that there may be of so many columns
 static inline int more_rows_groups_max(int n_columns, int n_experts) {
-    return std::min(n_columns, n_experts) + n_columns / more_rows_group_width(n_columns, n_experts);
+    const int n_used = std::min(n_columns, n_experts);
+    return n_used + (n_columns - n_used) / more_rows_group_width(n_columns, n_experts);
+}
+
+// of 256 values, the last of which may be a part
+static FEW_ROWS_HOST_FUNCTION int more_rows_blocks(const few_rows_product & p) {
+    return (p.n_parts + FEW_ROWS_QUARTERS - 1) / FEW_ROWS_QUARTERS;
 }
 
 // Divides a product among thread blocks; returns the bytes of shared memory that one asks for. These are enough to keep a
@@ -86,7 +92,7 @@ template <class T, int NT>
 static size_t more_rows_divide(few_rows_product & p, bool has_gate, const few_rows_device & device) {
     p.n_block_rows = has_gate ? MORE_ROWS_ROWS / 2 : MORE_ROWS_ROWS;
 
-    const int    n_chunks = (p.n_parts / FEW_ROWS_QUARTERS + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
+    const int    n_chunks = (more_rows_blocks(p) + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
     const int    n_blocks = few_rows_place_blocks(p) * p.n_groups;
     const int    n_teams  = n_chunks > 1 && 4 * n_blocks < 5 * device.n_multiprocessors ? MORE_ROWS_TEAMS_MAX : 1;
     const size_t team     = more_rows_team_size<T, NT>();

@@ -97,8 +97,8 @@ static int quantized_tiles(int64_t n_rows, const ggml_tensor * result) {
                                              0;
 }
 
-// Whether there is room for all rows, quantized, in the form that takes most. Where they give the same bits however many
-// there are, for the most that there may be: products round as this does, but norms do not add in the same order.
+// Whether there is room for all rows, quantized, in the form that takes most. With GGML_TENSOR_FLAG_INVARIANT the most rows
+// decide: whether a norm is computed here must not depend on their number, as llama.cpp's adds in another order.
 static bool quantized_fits(const ggml_backend_cuda_context & ctx, int64_t n_values, int64_t n_rows,
                            const ggml_tensor * result) {
     const int64_t n    = result->flags & GGML_TENSOR_FLAG_INVARIANT ? MANY_ROWS_COLUMNS_MAX : n_rows;
