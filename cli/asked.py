@@ -81,8 +81,7 @@ def asked_of(flags: Values, **others: Any) -> Asked:
         sampling["seed"] = None
     if flags.logit_bias:
         sampling["logit_bias"] = [_bias(text) for text in flags.logit_bias]
-    if flags.samplers is not None and flags.sampler_seq is not None:
-        raise InvalidParameter("sampler_seq", "given without --samplers")
+    require(flags.samplers is None or flags.sampler_seq is None, "sampler_seq", "given without --samplers")
     if flags.samplers is not None:
         sampling["samplers"] = tuple(filter(None, flags.samplers.split(";")))
     elif flags.sampler_seq is not None:
@@ -149,8 +148,7 @@ def unescaped(text: str) -> str:
 
 def text_of(text: str | None, file: Path | None, name: str) -> str | None:
     """A text that is given itself or in a file. Raises InvalidParameter and PymtpError."""
-    if text is not None and file is not None:
-        raise InvalidParameter(name, "given as a text or in a file, not both")
+    require(text is None or file is None, name, "given as a text or in a file, not both")
     if file is None:
         return text
     with explained(f"read {file}", "check the path"):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from pymtp.errors import InvalidParameter
+from pymtp.errors import require
 
 Table = Mapping[str, str]
 
@@ -224,9 +224,8 @@ def from_variables(
         name = variable.removeprefix("LLAMA_ARG_")
         flag, negated = f"--{_flag_name(name)}", f"--no-{_flag_name(name.removeprefix('NO_'))}"
         if _takes_words(flag):
-            if _meaning(flag, value)[0] == flag:
-                words = [key.partition("=")[2] for key in MEANS if key.startswith(f"{flag}=")]
-                raise InvalidParameter(variable, f"one of {', '.join(words)}", value=value)
+            words = [key.partition("=")[2] for key in MEANS if key.startswith(f"{flag}=")]
+            require(_meaning(flag, value)[0] != flag, variable, f"one of {', '.join(words)}", value)
             result += [flag, value]
         elif name.startswith("NO_") and negated in known:
             result.append(negated)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pymtp
 from pymtp import ContextParams, InvalidParameter
-from pymtp.errors import INT_MAX
+from pymtp.errors import INT_MAX, require
 from pymtp.gguf.facts import N_CTX_MAX
 from pymtp.options import Params
 from pymtp.server.run import is_path
@@ -78,8 +78,7 @@ def serve(own: Values) -> None:
 def _context(params: ContextParams, n_slots: int | None, shared: bool | None, n_ctx_train: int) -> ContextParams:
     """The context of the model. As for llama-server, -c is what all slots have together: by default as much as the
     model was trained with, if there is memory for it."""
-    if shared and params.invariant:
-        raise InvalidParameter("kv_unified", "off with --invariant")
+    require(not (shared and params.invariant), "kv_unified", "off with --invariant")
     shared = n_slots is None and not params.invariant if shared is None else shared
     n_slots = n_slots or _N_SLOTS
     n_ctx = n_ctx_train if params.n_ctx == 0 else params.n_ctx

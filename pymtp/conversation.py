@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from pymtp.chat.params import ChatParams
 from pymtp.chat.parser import ChatMessage
 from pymtp.chat.prompt import ChatPrompt
-from pymtp.errors import ContextFull, InvalidParameter, require
+from pymtp.errors import ContextFull, require
 from pymtp.loading.images import Image, ImagePrompt, PlacedImage, fit_together, load_images, n_more_cells
 from pymtp.model import Model
 from pymtp.serving.generation import Generation, OnPrompt
@@ -175,8 +175,7 @@ class Conversation:
     ) -> Answer:
         """Answer `message` after the first `n_kept` messages; if that fails, the conversation is as before."""
         for name, text in (("text", message["content"]), ("system", self.system or "")):
-            if not isinstance(text, str):
-                raise InvalidParameter(name, f"a string, not {text!r}")
+            require(isinstance(text, str), name, f"a string, not {text!r}")
         before = self.messages, self.n_dropped
         if n_kept < len(self.messages):
             self.n_dropped = 0  # there may be room again

@@ -356,8 +356,8 @@ def _path_of(path: StrPath | None, hf: str | None) -> StrPath:
         return hub.resolve(hf)
     if path is None:
         return embedded.model_path()
-    if not isinstance(path, (str, os.PathLike)):
-        raise InvalidParameter("path", "that of a GGUF file, or None for the embedded model", value=path)
+    is_path = isinstance(path, (str, os.PathLike))
+    require(is_path, "path", "that of a GGUF file, or None for the embedded model", path)
     return os.path.expanduser(path) if isinstance(path, str) else path
 
 

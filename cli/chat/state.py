@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from pymtp import Answer, Conversation, GenerationParams, Image, InvalidParameter, Stats
+from pymtp.errors import require
 
 from .screen import Screen
 
@@ -73,13 +74,11 @@ def _parse(name: str, text: str, kind: Any) -> Any:
             return None
         [kind] = (one for one in get_args(kind) if one is not type(None))
     if kind is bool:
-        if text.lower() not in _SWITCH:
-            raise InvalidParameter(name, "one of " + ", ".join(_SWITCH), value=text)
+        require(text.lower() in _SWITCH, name, "one of " + ", ".join(_SWITCH), text)
         return _SWITCH[text.lower()]
     if kind == tuple[str, ...]:
         return tuple(part.strip(" ") for part in re.split("[;,]", text) if part.strip(" ") and text != "none")
-    if kind not in (int, float):
-        raise InvalidParameter(name, "set by a flag when the program starts: it cannot be typed here")
+    require(kind in (int, float), name, "set by a flag when the program starts: it cannot be typed here")
     try:
         return kind(text)
     except ValueError:

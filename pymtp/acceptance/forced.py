@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from pymtp.acceptance.interface import MATCH, Verdict, Verified, emit_until_other
-from pymtp.errors import InvalidParameter, require
+from pymtp.errors import require
 from pymtp.sampling.chain import Sampler
 
 
@@ -23,8 +23,7 @@ class Forced:
 
     def __post_init__(self) -> None:
         ordered = all(a >= b for a, b in zip([1.0, *self.rates], [*self.rates, 0.0], strict=True))
-        if not self.rates or not ordered:
-            raise InvalidParameter("rates", "between 0 and 1 and never increase", value=list(self.rates))
+        require(self.rates and ordered, "rates", "between 0 and 1 and never increase", list(self.rates))
 
     @classmethod
     def of_length(cls, length: float, n_draft: int, random: Callable[[], float] | None = None) -> "Forced":

@@ -149,5 +149,4 @@ def _check_messages(messages: object) -> None:
         raise InvalidParameter("messages", expected, value=messages)
     for message in messages:
         is_message = isinstance(message, Mapping) and isinstance(message.get("role"), str)
-        if not is_message or ("content" not in message and not message.get("tool_calls")):
-            raise InvalidParameter("messages", expected, value=message)
+        require(is_message and ("content" in message or message.get("tool_calls")), "messages", expected, message)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pymtp.binding.library import ffi, lib
 from pymtp.binding.types import model_pointer
 from pymtp.engine.threads import MAX_THREADS, threads_of
-from pymtp.errors import FLOAT_MAX, INT_MAX, InvalidParameter, require
+from pymtp.errors import FLOAT_MAX, INT_MAX, require
 from pymtp.gguf.facts import N_CTX_MAX, context_size
 
 MAX_SEQUENCES = 256
@@ -137,9 +137,8 @@ def resolved(model: object, params: ContextParams) -> ContextParams:
     """`params` with numbers for what they leave open. Raises InvalidParameter if these do not go together."""
     # llama.cpp rounds its cache up: what was asked for is the limit
     n_ctx = context_size(params.n_ctx, lib.llama_model_n_ctx_train(model_pointer(model)), params.n_ctx_max)
-    if n_ctx * params.n_seq_max > INT_MAX:
-        most = INT_MAX // params.n_seq_max
-        raise InvalidParameter("n_ctx", f"at most {most} for {params.n_seq_max} sequences", value=n_ctx)
+    most = INT_MAX // params.n_seq_max
+    require(n_ctx <= most, "n_ctx", f"at most {most} for {params.n_seq_max} sequences", n_ctx)
     n_cells = n_ctx if params.n_cells == 0 else params.n_cells
     return replace(params, n_ctx=n_ctx, n_cells=n_cells)
 

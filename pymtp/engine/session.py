@@ -287,9 +287,8 @@ class Session(Snapshots):
         import numpy as np
 
         are_rows = all(each.dtype == np.uint8 and each.ndim == 2 and len(each) == len(tokens) for each in matrices)
-        if not are_rows or len(matrices) != self.n_heads:
-            allowed = f"uint8 of {len(tokens)} rows for each of {self.n_heads} heads"
-            raise InvalidParameter("matrices", allowed, value=[each.shape for each in matrices])
+        allowed = f"uint8 of {len(tokens)} rows for each of {self.n_heads} heads"
+        require(are_rows and len(matrices) == self.n_heads, "matrices", allowed, [each.shape for each in matrices])
         rows, listed = list(map(np.ascontiguousarray, matrices)), None if isinstance(tokens, range) else list(tokens)
         types = -1 if type_id is None else type_id, getattr(lib, f"GGML_TYPE_{kind.upper()}") if kind else -1
         ids, row_bytes = ffi.NULL if listed is None else listed, [each.shape[1] for each in rows]

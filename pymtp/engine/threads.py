@@ -55,10 +55,9 @@ def _threads(params: Any, suffix: str, default: Threads) -> Threads:
     if n_threads is None:
         is_as_default = default.n_threads and processors == default.processors
         n_threads = default.n_threads if is_as_default else n_cores(among=processors or None)
-    if processors and n_threads > len(processors):
-        where = suffix if has_own else ""
-        allowed = f"at most {len(processors)}, as many as cpu_mask{where} and cpu_range{where} have processors"
-        raise InvalidParameter("n_threads" + suffix, allowed, value=n_threads)
+    where = suffix if has_own else ""
+    allowed = f"at most {len(processors)}, as many as cpu_mask{where} and cpu_range{where} have processors"
+    require(not processors or n_threads <= len(processors), "n_threads" + suffix, allowed, n_threads)
     return Threads(n_threads, processors)
 
 
@@ -92,7 +91,6 @@ def _of_range(span: str | None, suffix: str, usable: Set[int]) -> frozenset[int]
         return frozenset()
     match = re.fullmatch(r"(\d*)-(\d*)", span) if isinstance(span, str) else None
     first, last = (int(match[1] or 0), int(match[2] or max(usable))) if match else (1, 0)
-    if not 0 <= first <= last < MAX_THREADS:
-        allowed = "two processors, such as 0-3, or only the first or the last: 4- or -3"
-        raise InvalidParameter("cpu_range" + suffix, allowed, value=span)
+    allowed = "two processors, such as 0-3, or only the first or the last: 4- or -3"
+    require(0 <= first <= last < MAX_THREADS, "cpu_range" + suffix, allowed, span)
     return frozenset(range(first, last + 1))

@@ -211,8 +211,8 @@ _NUMBERS = {
 
 def load_images(sources: Sequence[Image | StrPath | bytes]) -> list[Image]:
     """The images of a prompt. Raises InvalidParameter for one that cannot be used, and if they are too many."""
-    if isinstance(sources, (str, bytes)) or not isinstance(sources, Sequence):
-        raise InvalidParameter("images", "a list of images", value=sources)
+    is_list = isinstance(sources, Sequence) and not isinstance(sources, (str, bytes))
+    require(is_list, "images", "a list of images", sources)
     require(len(sources) <= MAX_IMAGES, "images", f"at most {MAX_IMAGES} in a prompt", len(sources))
     images: list[Image] = []
     for source in sources:
@@ -256,8 +256,7 @@ def _keys(digest: bytes, n_before: int, n_pos: int) -> tuple[int, ...]:
 
 
 def _read(source: StrPath) -> tuple[str, bytes]:
-    if not isinstance(source, (str, os.PathLike)):
-        raise InvalidParameter("image", "a file or bytes", value=source)
+    require(isinstance(source, (str, os.PathLike)), "image", "a file or bytes", source)
     name = os.fspath(source)
     require(not os.path.isdir(name), "image", f"a file; {name} is a directory: name an image in it")
     try:

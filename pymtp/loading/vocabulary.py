@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pymtp.binding.library import check, ffi, lib, text_of
 from pymtp.binding.types import model_pointer
-from pymtp.errors import Closed, InvalidParameter
+from pymtp.errors import Closed, InvalidParameter, require
 from pymtp.text.thinking import tags_of
 
 
@@ -132,8 +132,7 @@ class Vocabulary:
         return lambda token: self.special_piece(token) if token in tokens else self.piece(token)
 
     def _bytes(self, token: int, *, special: bool) -> bytes:
-        if not 0 <= token < self.size:
-            raise InvalidParameter("token", f"below {self.size}", value=token)
+        require(0 <= token < self.size, "token", f"below {self.size}", token)
         n_max, n = 64, ffi.new("int32_t *")
         while True:
             buffer = ffi.new("char[]", n_max)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pymtp.binding.library import lib
-from pymtp.errors import InvalidParameter
+from pymtp.errors import require
 from pymtp.gguf.facts import GgufInfo
 from pymtp.loading.params import ModelParams
 from pymtp.loading.rpc import RpcLink
@@ -50,8 +50,7 @@ class LoadTarget:
             ("split_mode", mode == "tensor" and not n, f"{by_layers} where there is no GPU"),
             ("split_mode", mode == "tensor" and architecture in _UNSPLIT, f"{by_layers} for {architecture} models"),
         ):
-            if is_wrong:
-                raise InvalidParameter(name, allowed, value=getattr(params, name))
+            require(not is_wrong, name, allowed, getattr(params, name))
 
     def places(self, params: ModelParams, demand: Demand) -> list[Place]:
         """What goes to each device, the host last; [] where devices get parts of tensors."""
@@ -74,9 +73,7 @@ class LoadTarget:
     def _given(self, params: ModelParams) -> Iterator[tuple[str, Any]]:
         types = devices.buffer_types(self._remote) if params.override_tensor else {}
         for pattern, name in params.override_tensor:
-            if name not in types:
-                known = "buffer types that exist (" + ", ".join(types) + ")"
-                raise InvalidParameter("override_tensor", known, value=name)
+            require(name in types, "override_tensor", f"buffer types that exist ({', '.join(types)})", name)
             yield pattern, types[name]
         on_host = [EXPERTS] if params.cpu_moe else []
         on_host += [rf"^blk\.{layer}{EXPERTS}" for layer in range(min(params.n_cpu_moe, self._info.n_layer_all))]

@@ -89,14 +89,13 @@ class SamplingParams:
                 value, kind = getattr(self, name), type(getattr(SamplingParams, name))
                 is_number = isinstance(value, (int, float) if kind is float else int)
                 # llama.cpp's floats overflow to infinity above the limit
-                if not (is_number and least <= value <= most and abs(value) <= FLOAT_MAX):
-                    raise InvalidParameter(name, allowed, value=value)
+                require(is_number and least <= value <= most and abs(value) <= FLOAT_MAX, name, allowed, value)
         if self.seed is not None and not (isinstance(self.seed, int) and 0 <= self.seed < 2**32):
             raise InvalidParameter("seed", "an integer between 0 and 4294967295", value=self.seed)
-        if self.mirostat and "adaptive_p" in self.samplers:
-            raise InvalidParameter("mirostat", "0 where adaptive_p is among the samplers", value=self.mirostat)
-        if self.adaptive_target >= 0 and "adaptive_p" not in self.samplers:
-            raise InvalidParameter("adaptive_target", "below 0 unless adaptive_p is among the samplers")
+        adapts = "adaptive_p" in self.samplers
+        require(not (self.mirostat and adapts), "mirostat", "0 where adaptive_p is among the samplers", self.mirostat)
+        allowed = "below 0 unless adaptive_p is among the samplers"
+        require(self.adaptive_target < 0 or adapts, "adaptive_target", allowed)
 
     @property
     def stateful_sampler(self) -> str | None:
@@ -160,8 +159,7 @@ _RANGES: tuple[tuple[str, float, float, str], ...] = (
 def samplers_from_letters(letters: str) -> tuple[str, ...]:
     """The samplers for the letters of llama.cpp's `--sampler-seq`. Raises InvalidParameter."""
     known, unknown = known_samplers(letters)
-    if unknown:
-        raise InvalidParameter("sampler_seq", f"made of the letters {''.join(SAMPLERS.values())}", value=letters)
+    require(not unknown, "sampler_seq", f"made of the letters {''.join(SAMPLERS.values())}", letters)
     return known
 
 
@@ -183,10 +181,7 @@ def known_samplers(given: str | Sequence[str]) -> tuple[tuple[str, ...], list[st
 def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
     given = as_tuple("samplers", names)
     chain, unknown = known_samplers(given)
-    if unknown:
-        raise InvalidParameter(
-            "samplers", f"different names out of {', '.join(SAMPLERS)}", value=";".join(map(str, given))
-        )
+    require(not unknown, "samplers", f"different names out of {', '.join(SAMPLERS)}", ";".join(map(str, given)))
     return chain
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pymtp.engine.session import Session
-from pymtp.errors import InvalidParameter
+from pymtp.errors import require
 from pymtp.loading.adapters import LoraAdapter
 from pymtp.serving.adapters import Adapters
 from pymtp.serving.admission import Admission
@@ -52,8 +52,7 @@ class ModelSlots:
 
     def keep_prefixes(self, n_bytes: int) -> None:
         """Keep in host memory what slots held of texts with `cache_prompt`, up to `n_bytes`, for later ones."""
-        if not isinstance(n_bytes, int) or n_bytes < 0:
-            raise InvalidParameter("n_bytes", "a number of bytes, 0 or more", value=n_bytes)
+        require(isinstance(n_bytes, int) and n_bytes >= 0, "n_bytes", "a number of bytes, 0 or more", n_bytes)
         self._loop.call(lambda: self._admission.slots.cache.limit(n_bytes))
 
     def keep_files(self, folder: StrPath, n_bytes: int) -> None:
@@ -106,8 +105,8 @@ class ModelAdapters(Sequence[LoraAdapter]):
         Raises InvalidParameter for an adapter that is not loaded.
         """
         asked = with_options(GenerationParams(), {"lora": scales}).lora or {}
-        if asked and max(asked) >= len(self):
-            raise InvalidParameter("scales", f"of adapters that are loaded: {len(self)}", value=scales)
+        is_loaded = max(asked, default=-1) < len(self)
+        require(is_loaded, "scales", f"of adapters that are loaded: {len(self)}", scales)
 
         def change() -> None:
             self._adapters.default = self._adapters.scales(asked)
