@@ -117,9 +117,8 @@ def load(found: Found) -> "pymtp.Model":
 def warn_beyond_training(n_ctx: int | None, n_ctx_train: int, what: str = "a context of") -> None:
     """Print a line on stderr if `n_ctx` tokens are too many; None and 0 stand for a context that is not."""
     if n_ctx and 0 < n_ctx_train < n_ctx:
-        print_note(
-            f"{what} {n_ctx} tokens, but the model was trained with {n_ctx_train}: what lies beyond may make no sense"
-        )
+        trained = f"but the model was trained with {n_ctx_train}: what lies beyond may make no sense"
+        print_note(f"{what} {n_ctx} tokens, {trained}")
 
 
 def note_room(model: "pymtp.Model") -> None:

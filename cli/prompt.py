@@ -78,9 +78,8 @@ def _read_text(file: str | None) -> str:
     try:
         return data.decode("utf-8-sig").removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise CommandError(
-            f"{source} is not valid UTF-8 (byte {error.start}); convert it first (iconv -t UTF-8)"
-        ) from None
+        fix = "convert it first (iconv -t UTF-8)"
+        raise CommandError(f"{source} is not valid UTF-8 (byte {error.start}); {fix}") from None
 
 
 def _read_stdin() -> bytes:

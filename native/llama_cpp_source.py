@@ -89,10 +89,8 @@ def tree_digest(root: Path) -> str:
 def check_archive(archive: Path, pin: Pin) -> None:
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != pin.sha256:
-        raise PrepareError(
-            f"{archive} is not {pin.archive}: its sha256 is {found}, the pin says {pin.sha256}; "
-            "delete it, or give the right archive"
-        )
+        why = f"its sha256 is {found}, the pin says {pin.sha256}"
+        raise PrepareError(f"{archive} is not {pin.archive}: {why}; delete it, or give the right archive")
 
 
 def fetch_archive(pin: Pin, cache: Path) -> Path:
@@ -115,10 +113,8 @@ def _pip_download(pin: Pin, folder: str) -> None:
     if result.returncode != 0 or not (Path(folder) / pin.archive).exists():
         lines = (result.stderr.strip() or result.stdout.strip() or "no archive").splitlines()
         reason = next((line for line in lines if line.startswith("ERROR")), lines[-1])
-        raise PrepareError(
-            f"cannot download {pin.archive} with pip ({reason}); "
-            "fetch it elsewhere and pass -DPYMTP_LLAMA_CPP_DIR=<archive or unpacked folder>"
-        )
+        fix = "fetch it elsewhere and pass -DPYMTP_LLAMA_CPP_DIR=<archive or unpacked folder>"
+        raise PrepareError(f"cannot download {pin.archive} with pip ({reason}); {fix}")
 
 
 def unpack(source: Path, pin: Pin, target: Path) -> None:
@@ -128,10 +124,8 @@ def unpack(source: Path, pin: Pin, target: Path) -> None:
     _write(_archive_files(source, pin) if source.is_file() else _folder_files(source, pin), target)
     found = tree_digest(target)
     if found != pin.tree:
-        raise PrepareError(
-            f"{source} does not hold {pin}: the digest of its sources is {found}, "
-            f"the pin says {pin.tree}; give an unchanged copy of {pin.archive}"
-        )
+        why = f"the digest of its sources is {found}, the pin says {pin.tree}"
+        raise PrepareError(f"{source} does not hold {pin}: {why}; give an unchanged copy of {pin.archive}")
 
 
 def unpack_other(archive: Path, pin: Pin, target: Path) -> Pin:

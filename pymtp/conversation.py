@@ -208,10 +208,8 @@ class Conversation:
 
         start = starts[0 if fits(starts[0]) else bisect_left(starts[:-1], True, key=fits)]
         if (n := n_tokens(start)) >= n_ctx:
-            raise ContextFull(
-                f"the last message makes a prompt of {n} tokens, the context has {n_ctx}: "
-                "shorten it or raise the context size (n_ctx, -c)"
-            )
+            fix = "shorten it or raise the context size (n_ctx, -c)"
+            raise ContextFull(f"the last message makes a prompt of {n} tokens, the context has {n_ctx}: {fix}")
         self.n_dropped = start
         return render(start)
 

@@ -194,9 +194,8 @@ def _explained(repo: str) -> Iterator[None]:
         fix = f"accept its terms at {host}/{repo}, and set HF_TOKEN to your access token"
         raise ModelError(f"{repo} is gated: {fix}") from error
     except errors.RepositoryNotFoundError as error:
-        raise ModelError(
-            f"{host} has no repository {repo}; check the name, or set HF_TOKEN if it is private"
-        ) from error
+        fix = "check the name, or set HF_TOKEN if it is private"
+        raise ModelError(f"{host} has no repository {repo}; {fix}") from error
     except errors.HFValidationError as error:
         raise InvalidParameter("hf", _NAME, value=repo) from error
     except Exception as error:

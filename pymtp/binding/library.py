@@ -44,9 +44,8 @@ def import_native(library: Path) -> tuple[Any, Any]:
 def check_abi_id(library: str, module: str) -> None:
     """Raise LibraryError unless library and extension module were built from the same sources."""
     if library != module:
-        raise LibraryError(
-            f"libllama is '{library}', the extension module was built for '{module}': install pymtp again"
-        )
+        what = f"libllama is '{library}', the extension module was built for '{module}'"
+        raise LibraryError(f"{what}: install pymtp again")
 
 
 def load_backends(folder: Path) -> None:

@@ -46,9 +46,8 @@ class ChatTemplate:
             caps = json_of(dict[str, bool], lib.pymtp_chat_template_init, model, data, handle)
         except (Refused, Failed) as error:
             if source:
-                raise InvalidParameter(
-                    "chat_template", f"Jinja, or the name of a template ({error})", value=source
-                ) from None
+                allowed = f"Jinja, or the name of a template ({error})"
+                raise InvalidParameter("chat_template", allowed, value=source) from None
             raise _failure(error, self._whose) from None
         self._native = ffi.gc(handle[0], lib.pymtp_free)
         self.caps: Mapping[str, bool] = caps

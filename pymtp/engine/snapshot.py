@@ -136,9 +136,8 @@ def _header(data: bytes, *, engine: str, model: str) -> tuple[bytes, dict[str, A
     if saved["engine"] != engine:
         raise StateError(f"the state was saved by another version ({saved['engine']}, this is {engine}); save it again")
     if saved["model"] != model:
-        raise StateError(
-            "the state was saved with another model; load the model that it belongs to, with its heads and cache"
-        )
+        fix = "load the model that it belongs to, with its heads and cache"
+        raise StateError(f"the state was saved with another model; {fix}")
     return head, saved
 
 

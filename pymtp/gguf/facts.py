@@ -103,14 +103,11 @@ def model_facts(path: str | os.PathLike[str], draft_model: str | os.PathLike[str
     other than a model, heads without a model, or heads that are not this model's.
     """
     model = read_model(path)
+    fix = "model, and this file with draft_model (--draft-model)"
     if model.is_assistant:
-        raise ModelError(
-            f"{model.path} is an assistant, which drafts for another model; name that model, and this file with "
-            "draft_model (--draft-model)"
-        )
+        raise ModelError(f"{model.path} is an assistant, which drafts for another model; name that {fix}")
     if model.is_heads_alone:
-        what = "name the model, and this file with draft_model (--draft-model)"
-        raise ModelError(f"{model.path} holds only MTP heads; {what}")
+        raise ModelError(f"{model.path} holds only MTP heads; name the {fix}")
     if draft_model is None:
         return _info(model, None)
     heads = read_model(draft_model, model.replaced)

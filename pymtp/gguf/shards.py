@@ -24,9 +24,8 @@ def read_shards(path: Path) -> list[Shard]:
         raise ModelError(f"{path} is a later part of a split model; name its first part, ...-00001-of-{count:05}.gguf")
     names = part_names(path.name)
     if len(names) != count:
-        raise ModelError(
-            f"{path} is the first of {count} parts; rename the parts to NAME-00001-of-{count:05}.gguf and so on"
-        )
+        fix = f"rename the parts to NAME-00001-of-{count:05}.gguf and so on"
+        raise ModelError(f"{path} is the first of {count} parts; {fix}")
     shards = [first, *(read_single(path.with_name(name)) for name in names[1:])]
     _check_together(shards)
     return shards
@@ -85,7 +84,5 @@ def _check_kind(path: Path) -> None:
     with path.open("rb") as file:
         magic = file.read(len(MAGIC))
     if magic != MAGIC:
-        raise ModelError(
-            f"{path} is not a GGUF file (it starts with {magic!r}); convert the model to GGUF first, "
-            f"or, if it is a prompt, use -f {path}"
-        )
+        fix = f"convert the model to GGUF first, or, if it is a prompt, use -f {path}"
+        raise ModelError(f"{path} is not a GGUF file (it starts with {magic!r}); {fix}")

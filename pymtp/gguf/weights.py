@@ -85,10 +85,8 @@ def trimmed_output(info: GgufInfo) -> "tuple[list[int], list[npt.NDArray[np.uint
     ids = tensors[DRAFT_TOKENS]
     tokens = _mapped(ids).view(np.int32 if ids.type_id == _I32 else np.int64).astype(np.int64)
     if not ((tokens >= 0) & (tokens < info.n_vocab)).all() or len(np.unique(tokens)) < len(tokens):
-        raise ModelError(
-            f"{info.draft_model}: {DRAFT_TOKENS} does not list distinct tokens of a vocabulary of {info.n_vocab}; "
-            "convert it again"
-        )
+        what = f"does not list distinct tokens of a vocabulary of {info.n_vocab}"
+        raise ModelError(f"{info.draft_model}: {DRAFT_TOKENS} {what}; convert it again")
     own = [f"blk.{info.n_layer + head}.nextn.shared_head_head.weight" for head in range(info.n_heads)]
     matrices = [
         tensors[name] for name in (name if name in tensors else "output.weight" for name in own) if name in tensors

@@ -51,10 +51,8 @@ def need_heads(model: ModelFile) -> None:
     if model.n_heads_declared == 0:
         raise UnsupportedModel(f"{model.path} names no MTP heads (nextn_predict_layers = 0); name a file that has some")
     if model.n_heads != model.n_heads_declared:
-        raise UnsupportedModel(
-            f"{model.path} names {model.n_heads_declared} MTP heads and holds the tensors of {model.n_heads}; name a "
-            "file that was converted with them"
-        )
+        what = f"names {model.n_heads_declared} MTP heads and holds the tensors of {model.n_heads}"
+        raise UnsupportedModel(f"{model.path} {what}; name a file that was converted with them")
 
 
 def extract_heads(
@@ -135,7 +133,5 @@ def _check_beginning(model: ModelFile, side: ModelFile, key: str) -> None:
     name = key.removeprefix(f"{model.architecture}.")
     values = model.by_layer(name)
     if side.by_layer(name)[: len(values)] != values:
-        raise ModelError(
-            f"{side.path} does not hold the heads of {model.path} ({key} differs in the trunk's layers); name the "
-            "heads that belong to the model"
-        )
+        what = f"does not hold the heads of {model.path} ({key} differs in the trunk's layers)"
+        raise ModelError(f"{side.path} {what}; name the heads that belong to the model")

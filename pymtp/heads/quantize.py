@@ -151,10 +151,8 @@ def fitting_type(name: str, n_per_row: int, what: str) -> int:
     kind = name
     while n_per_row % TENSOR_TYPES[TYPE_IDS[kind]].block_elements:
         if kind not in _SMALLER_BLOCKS:
-            raise UnsupportedModel(
-                f"{what} has rows of {n_per_row} numbers, which the blocks of {name} do not fit; name another type for "
-                "it (--tensor-type)"
-            )
+            why = f"has rows of {n_per_row} numbers, which the blocks of {name} do not fit"
+            raise UnsupportedModel(f"{what} {why}; name another type for it (--tensor-type)")
         kind = _SMALLER_BLOCKS[kind]
     return TYPE_IDS[kind]
 

@@ -232,14 +232,12 @@ def split_at_markers(text: str, images: Sequence[Image], marker: str = IMAGE_MAR
     Of another marker than the usual one a chat template has to keep one for each image: ModelError if it does not.
     """
     texts = text.split(marker)
-    if len(texts) - 1 != len(images):
-        if marker != IMAGE_MARKER:
-            raise ModelError(
-                f"the chat template of this model dropped the image: its prompt has {len(texts) - 1} of {len(images)}; "
-                "use another template (chat_template, --chat-template-file), or send a text alone"
-            )
-        expected = f"as many as the prompt has {marker}: {len(texts) - 1}"
-        raise InvalidParameter("images", expected, value=len(images))
+    n_found = len(texts) - 1
+    if n_found != len(images) and marker != IMAGE_MARKER:
+        what = f"the chat template of this model dropped the image: its prompt has {n_found} of {len(images)}"
+        fix = "use another template (chat_template, --chat-template-file), or send a text alone"
+        raise ModelError(f"{what}; {fix}")
+    require(n_found == len(images), "images", f"as many as the prompt has {marker}: {n_found}", len(images))
     parts: list[str | Image] = [texts[0]]
     for image, after in zip(images, texts[1:], strict=True):
         parts += [image, after]

@@ -115,10 +115,8 @@ def _check_certificate(cert: Path | None, key: Path | None) -> None:
     try:
         context.load_cert_chain(cert, key, password=lambda: "")  # nobody is asked for a password
     except OSError as error:  # SSLError among them
-        reason = error.strerror or error
-        raise InvalidParameter(
-            "ssl_cert_file", f"a certificate in PEM, with its key in ssl_key_file ({reason})"
-        ) from None
+        allowed = f"a certificate in PEM, with its key in ssl_key_file ({error.strerror or error})"
+        raise InvalidParameter("ssl_cert_file", allowed) from None
 
 
 class _Server(uvicorn.Server):

@@ -135,10 +135,8 @@ def _tokens(prompt: str | Sequence[int], traits: ModelTraits) -> "array[int]":
     is_unknown = isinstance(prompt, str) and prompt
     require(tokens, "prompt", "of characters that the vocabulary has" if is_unknown else "at least one token long")
     if len(tokens) >= traits.n_ctx:
-        raise ContextFull(
-            f"the prompt has {len(tokens)} tokens, the context only {traits.n_ctx}: "
-            "shorten it or raise the context size (n_ctx, -c)"
-        )
+        fix = "shorten it or raise the context size (n_ctx, -c)"
+        raise ContextFull(f"the prompt has {len(tokens)} tokens, the context only {traits.n_ctx}: {fix}")
     return tokens
 
 
@@ -148,10 +146,9 @@ def _check_images(prompt: str | Sequence[int], traits: ModelTraits) -> None:
     continues = not prompt.images or prompt.images[-1].end < len(prompt)
     require(continues, "prompt", "a text that continues after its last image")
     if prompt.n_cells >= traits.n_ctx:
-        raise ContextFull(
-            f"the prompt takes {prompt.n_cells} cells, those of its images included, the context has only "
-            f"{traits.n_ctx}: use smaller images (image_max_tokens), or raise the context size (n_ctx, -c)"
-        )
+        what = f"takes {prompt.n_cells} cells, those of its images included, the context has only {traits.n_ctx}"
+        fix = "use smaller images (image_max_tokens), or raise the context size (n_ctx, -c)"
+        raise ContextFull(f"the prompt {what}: {fix}")
 
 
 def _token_ids(prompt: Sequence[int], n_vocab: int) -> "array[int]":
