@@ -38,9 +38,14 @@ class OneOf:
 
     def _one(self, text: str) -> str:
         text = self.aliases.get(text, text)
-        if text not in self.choices:
-            raise typer.BadParameter(f"must be one of {', '.join(self.choices)}, not {text!r}")
+        _require(text in self.choices, f"one of {', '.join(self.choices)}", text)
         return text
+
+
+def _require(is_right: object, what: str, text: str) -> None:
+    """Raise BadParameter unless `text` is `what` it must be."""
+    if not is_right:
+        raise typer.BadParameter(f"must be {what}, not {text!r}")
 
 
 def integer(least: int, most: int = INT_MAX, *words: str) -> Parser:
@@ -52,10 +57,8 @@ def integer(least: int, most: int = INT_MAX, *words: str) -> Parser:
         try:
             value = int(text)
         except ValueError:
-            value = None
-        if value is None or not least <= value <= most:
-            allowed = " or ".join([*words, f"an integer between {least} and {most}"])
-            raise typer.BadParameter(f"must be {allowed}, not {text!r}")
+            value = least - 1
+        _require(least <= value <= most, " or ".join([*words, f"an integer between {least} and {most}"]), text)
         return value
 
     return parse
@@ -122,8 +125,7 @@ def pair(separator: str, what: str) -> Callable[[str], tuple[str, str]]:
 
     def parse(text: str) -> tuple[str, str]:
         left, _, right = text.rpartition(separator)
-        if not left or not right:
-            raise typer.BadParameter(f"must be {what}, not {text!r}")
+        _require(left and right, what, text)
         return left, right
 
     return parse
@@ -164,8 +166,7 @@ def scaled_files(text: str) -> list[tuple[str, float]]:
         found = [(file, float(scale)) for file, scale in map(pair(":", what), _items(text))]
     except ValueError:
         found = [("", math.nan)]
-    if not all(abs(scale) <= ADAPTER_SCALE_MAX for _, scale in found):
-        raise typer.BadParameter(f"must be {what}, not {text!r}")
+    _require(all(abs(scale) <= ADAPTER_SCALE_MAX for _, scale in found), what, text)
     return found
 
 
@@ -175,10 +176,7 @@ def _items(text: str) -> list[str]:
         items = next(csv.reader([text]), [])
     except csv.Error:  # a line break outside of quotes
         items = []
-    if not items or not all(items):
-        raise typer.BadParameter(
-            f"must be items between commas; quote one that has a comma or a line break, not {text!r}"
-        )
+    _require(items and all(items), "items between commas; quote one that has a comma or a line break", text)
     return items
 
 
@@ -208,10 +206,8 @@ def _range(found: re.Match[str], text: str) -> list[int]:
     while grows and first <= last and len(values) <= _MAX_ITEMS:
         values.append(first)
         first = first * step if found["how"] == "*" else first + step
-    if not 0 < len(values) <= _MAX_ITEMS:
-        raise typer.BadParameter(
-            f"must be a list such as 1,2 or 1-8 or 0-8+2 or 128-1024*2, of at most {_MAX_ITEMS} values, not {text!r}"
-        )
+    what = f"a list such as 1,2 or 1-8 or 0-8+2 or 128-1024*2, of at most {_MAX_ITEMS} values"
+    _require(0 < len(values) <= _MAX_ITEMS, what, text)
     return values
 
 
@@ -233,6 +229,5 @@ def paths(text: str) -> tuple[str, ...]:
 
 def prompt_and_generation(text: str) -> tuple[tuple[Any, ...], ...]:
     lengths = tuple(map(integer(1), text.split(",")))
-    if len(lengths) != 2:
-        raise typer.BadParameter(f"must be two numbers such as 512,128, not {text!r}")
+    _require(len(lengths) == 2, "two numbers such as 512,128", text)
     return (lengths,)
