@@ -51,7 +51,9 @@ class Weights:
             self.model = _load(info, target, planned or params, on_load, load_mtp=with_heads or needs_heads)
             self.adapters: tuple[LoraAdapter, ...] = load_adapters(self.model, params, adapters)
             if with_heads and info.has_assistant and info.draft_file:
-                assistant, here = file_facts(info.draft_file), _here(params)
+                assistant, here = file_facts(info.draft_file), params
+                if params.rpc:  # an assistant goes where heads go: not to another machine
+                    here = replace(params, rpc=(), device=(), tensor_split=(), override_tensor=())
                 self.assistant = _load(assistant, LoadTarget(here, assistant), here, None, load_mtp=True)
         except BaseException:
             self.close()
@@ -161,11 +163,6 @@ def load_native(info: GgufInfo, params: Any, on_load: OnLoad | None = None) -> o
     if not loaded:
         raise load_failure(info, f"{log.take_recent()}\nerror: {error_message()}")
     return loaded
-
-
-def _here(params: ModelParams) -> ModelParams:
-    """Where an assistant goes: as heads, not to another machine."""
-    return replace(params, rpc=(), device=(), tensor_split=(), override_tensor=()) if params.rpc else params
 
 
 @ffi.def_extern()  # type: ignore[untyped-decorator]

@@ -107,12 +107,8 @@ class SamplingParams:
     @property
     def is_greedy(self) -> bool:
         """Whether the most likely of the tokens that the chain leaves is always taken."""
-        return (
-            self.temperature == 0
-            and self.dynatemp_range == 0
-            and "temperature" in self.samplers
-            and not self.stateful_sampler
-        )
+        is_cold = self.temperature == 0 and self.dynatemp_range == 0 and "temperature" in self.samplers
+        return is_cold and not self.stateful_sampler
 
     @property
     def has_dry(self) -> bool:
@@ -123,21 +119,15 @@ class SamplingParams:
     @property
     def keeps_argmax(self) -> bool:
         """Whether no sampler changes which token is most likely."""
-        uses = self.samplers
-        return not (
-            self.logit_bias
-            or self.mirostat
-            or "infill" in uses
-            or "adaptive_p" in uses
-            or ("typ_p" in uses and self.typical_p < 1)
-            or ("xtc" in uses and self.xtc_probability > 0)
-            or self.has_dry
-            or (
-                "penalties" in uses
-                and self.repeat_last_n
-                and (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
-            )
-        )
+        penalties = (self.repeat_penalty, self.presence_penalty, self.frequency_penalty)
+        changes = {
+            "infill": True,
+            "adaptive_p": True,
+            "typ_p": self.typical_p < 1,
+            "xtc": self.xtc_probability > 0,
+            "penalties": self.repeat_last_n and penalties != (1, 0, 0),
+        }
+        return not (self.logit_bias or self.mirostat or self.has_dry or any(map(changes.get, self.samplers)))
 
 
 _RANGES: tuple[tuple[str, float, float, str], ...] = (

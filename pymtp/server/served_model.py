@@ -184,14 +184,10 @@ class ServedModel:
         for prompt in prompts:
             n_cells = prompt.n_cells if isinstance(prompt, ImagePrompt) else len(prompt)
             if n_cells >= model.n_ctx:
-                raise ApiError(
-                    400,
-                    f"request ({n_cells} tokens) exceeds the available context size ({model.n_ctx} tokens): "
-                    "shorten it or raise the context size (-c)",
-                    type="exceed_context_size_error",
-                    n_prompt_tokens=n_cells,
-                    n_ctx=model.n_ctx,
-                )
+                what = f"request ({n_cells} tokens) exceeds the available context size ({model.n_ctx} tokens)"
+                fix = "shorten it or raise the context size (-c)"
+                more: dict[str, Any] = {"n_prompt_tokens": n_cells, "n_ctx": model.n_ctx}
+                raise ApiError(400, f"{what}: {fix}", type="exceed_context_size_error", **more)
         self.check_number(n_new)
         if len(self.answers) + n_new > self.n_slots + self.settings.n_queue_max:
             raise busy(f"{self.n_waiting} requests are waiting", self._retry_after_s)
