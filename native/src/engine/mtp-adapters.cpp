@@ -1,6 +1,7 @@
 #include "mtp-adapters.h"
 
 #include "mtp-graph-check.h"
+#include "mtp-refuse.h"
 
 #include <cmath>
 #include <cstdio>
@@ -19,14 +20,10 @@ static bool mtp_is_of_head(const llama_model & model, const std::string & name) 
 }
 
 void mtp_adapter_check(const llama_adapter_lora & adapter) {
-    if (!adapter.alora_invocation_tokens.empty()) {
-        throw std::runtime_error(
-            "it is an activated LoRA (aLoRA), which works from certain tokens on; that is not "
-            "supported");
-    }
-    if (!(std::abs(adapter.alpha) <= 1e6f)) { // also NaN
-        throw std::runtime_error("its alpha (adapter.lora.alpha) is not a number, or too large");
-    }
+    mtp_refuse_if(!adapter.alora_invocation_tokens.empty(),
+                  "it is an activated LoRA (aLoRA), which works from certain tokens on; that is not supported");
+    const bool is_right = std::abs(adapter.alpha) <= 1e6f; // NaN is not
+    mtp_refuse_if(!is_right, "its alpha (adapter.lora.alpha) is not a number, or too large");
     const auto & model = *adapter.model;
     for (const auto & factors : adapter.ab_map) {
         const std::string & name  = factors.first; // a lambda cannot have a structured binding's in C++17

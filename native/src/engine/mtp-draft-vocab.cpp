@@ -1,12 +1,12 @@
 #include "mtp-draft-vocab.h"
 
 #include "llama-model.h"
+#include "mtp-refuse.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <iterator>
-#include <stdexcept>
 
 // Converters fill a vocabulary up with unused tokens where the matrices of the model have more rows.
 static int32_t mtp_vocab_usable(const llama_vocab & vocab) {
@@ -60,9 +60,8 @@ static void mtp_fill_matrix(mtp_device_tensor & matrix, const ggml_tensor * of, 
         return;
     }
     std::vector<uint8_t> converted(ggml_nbytes(res));
-    if (mtp_convert_rows(from, to, n_rows, of->ne[0], rows, converted.data()) < n_rows) {
-        throw std::runtime_error("an output matrix holds numbers that are not finite");
-    }
+    mtp_refuse_if(mtp_convert_rows(from, to, n_rows, of->ne[0], rows, converted.data()) < n_rows,
+                  "an output matrix holds numbers that are not finite");
     ggml_backend_tensor_set(res, converted.data(), 0, ggml_nbytes(res));
 }
 

@@ -6,6 +6,7 @@
 #include "mtp-engine.h"
 #include "mtp-graph-edit.h"
 #include "mtp-memory.h"
+#include "mtp-refuse.h"
 
 #include <cstring>
 #include <stdexcept>
@@ -305,9 +306,7 @@ static void mtp_graph_add_heads(const llm_graph_params & params) {
     auto * logits = res->t_logits;
     auto * embd   = res->t_embd;
     auto * hidden = res->t_h_nextn;
-    if (!hidden) {
-        throw std::runtime_error("the architecture's graph gives no hidden states for MTP heads");
-    }
+    mtp_refuse_if(!hidden, "the architecture's graph gives no hidden states for MTP heads");
 
     mtp_graph_builder builder(params);
     ggml_tensor *     rows = builder.new_input(GGML_TYPE_I64, params.ubatch.n_tokens, "mtp_rows_trunk");

@@ -4,9 +4,9 @@
 #include "llama-io.h"
 #include "llama-model.h"
 #include "mtp-memory.h"
+#include "mtp-refuse.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 mtp_heads::mtp_heads(llama_context & ctx, const params & params) :
     n_heads(params.n_heads), chained(params.chained), n_storing(params.assistant ? 0 : params.n_heads), ctx(ctx),
@@ -279,9 +279,7 @@ void mtp_heads::read(llama_io_read_i & io, llama_seq_id seq) {
     }
     uint32_t n_kept;
     io.read(&n_kept, sizeof(n_kept));
-    if (n_kept > mtp_rows::N_KEPT) {
-        throw std::runtime_error("it has too many hidden states");
-    }
+    mtp_refuse_if(n_kept > mtp_rows::N_KEPT, "it has too many hidden states");
     for (uint32_t i = 0; i < n_kept; ++i) {
         llama_pos pos;
         io.read(&pos, sizeof(pos));

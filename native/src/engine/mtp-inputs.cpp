@@ -1,9 +1,10 @@
 #include "mtp-inputs.h"
 
+#include "mtp-refuse.h"
+
 #include <algorithm>
 #include <iterator>
 #include <set>
-#include <stdexcept>
 
 // the inputs that nodes read, but for those that one of them reads together with weights in host memory
 static std::vector<ggml_tensor *> mtp_inputs_of(ggml_cgraph * gf) {
@@ -36,9 +37,7 @@ mtp_input_memory::mtp_input_memory(size_t size, ggml_backend_dev_t dev) :
     ctx(ggml_init({ ggml_tensor_overhead(), nullptr, true })),
     buf(ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(dev), size)),
     device(ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I8, size)) {
-    if (!buf) {
-        throw std::runtime_error("failed to allocate the inputs of a graph");
-    }
+    mtp_refuse_if(!buf, "failed to allocate the inputs of a graph");
     ggml_backend_tensor_alloc(buf.get(), device, ggml_backend_buffer_get_base(buf.get()));
     host.get(size, dev);
 }

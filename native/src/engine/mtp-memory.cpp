@@ -12,6 +12,7 @@
 #include "llama-memory-hybrid.h"
 #include "llama-model.h"
 #include "mtp-graph-check.h"
+#include "mtp-refuse.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -167,9 +168,8 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model,
     cparams.n_ctx_seq     = GGML_PAD(cparams.n_ctx_seq + n_more, 256);
 
     std::unique_ptr<llama_memory_i> memory(model.create_memory(params, cparams));
-    if (!mtp_memory_is_kv(memory.get()) && !dynamic_cast<llama_kv_cache_dsa *>(memory.get())) {
-        throw std::runtime_error("the MTP heads of this architecture keep more than K/V");
-    }
+    mtp_refuse_if(!mtp_memory_is_kv(memory.get()) && !dynamic_cast<llama_kv_cache_dsa *>(memory.get()),
+                  "the MTP heads of this architecture keep more than K/V");
     for (auto * kv : mtp_memory_caches(memory.get())) {
         kv->mtp.reserves = false;
     }

@@ -3,10 +3,10 @@
 #include "llama-model.h"
 #include "mtp-memory.h"
 #include "mtp-padding.h"
+#include "mtp-refuse.h"
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 
 // --- mtp_plan
 
@@ -102,9 +102,7 @@ void mtp_planner::add_feed(mtp_plan & plan, const llama_ubatch & ubatch, const l
     }
     stage.mctx_owned = mtp_memory_place(own, ubatch);
     stage.mctx       = stage.mctx_owned.get();
-    if (llama_memory_status_is_fail(stage.mctx->get_status())) {
-        throw std::runtime_error("the heads' own cache is full");
-    }
+    mtp_refuse_if(llama_memory_status_is_fail(stage.mctx->get_status()), "the heads' own cache is full");
     const mtp_memory_scope placed(own, &mtp_reservation::placed, true);
     stage.mctx_owned->apply();
 }

@@ -5,10 +5,10 @@
 #include "llama-model.h"
 #include "mtp-engine.h"
 #include "mtp-memory.h"
+#include "mtp-refuse.h"
 
 #include <cstring>
 #include <numeric>
-#include <stdexcept>
 
 namespace {
 
@@ -47,19 +47,14 @@ class mtp_state_reader : public llama_io_read_i {
     // Without flash attention, a value that is no number reaches every sequence that shares the cache: 0 * NaN is NaN.
     void read_tensor(ggml_tensor * tensor, size_t offset, size_t n) override {
         const uint8_t * values = take(n);
-        if (origin == MTP_ORIGIN_OUTSIDE && !ggml_validate_row_data(tensor->type, values, n)) {
-            throw std::runtime_error("it holds values that are not finite");
-        }
+        mtp_refuse_if(origin == MTP_ORIGIN_OUTSIDE && !ggml_validate_row_data(tensor->type, values, n),
+                      "it holds values that are not finite");
         ggml_backend_tensor_set(tensor, values, offset, n);
     }
 
     size_t n_bytes() override { return n_read; }
 
-    void expect_end() const {
-        if (n_read != size) {
-            throw std::runtime_error("it continues after its end");
-        }
-    }
+    void expect_end() const { mtp_refuse_if(n_read != size, "it continues after its end"); }
 
   private:
     const uint8_t * data;
@@ -68,9 +63,7 @@ class mtp_state_reader : public llama_io_read_i {
     size_t          n_read = 0;
 
     const uint8_t * take(size_t n) {
-        if (n > size - n_read) {
-            throw std::runtime_error("it ends early");
-        }
+        mtp_refuse_if(n > size - n_read, "it ends early");
         n_read += n;
         return data + n_read - n;
     }
@@ -107,9 +100,8 @@ static void mtp_read_images(llama_io_read_i & io, mtp_image_spans & images) {
     for (uint32_t i = 0; i < n; ++i) {
         mtp_image_spans::span span;
         io.read(&span, sizeof(span));
-        if (span.begin < end || span.n_pos < 1 || span.n_pos > INT32_MAX - span.begin) {
-            throw std::runtime_error("its images are where none can be");
-        }
+        mtp_refuse_if(span.begin < end || span.n_pos < 1 || span.n_pos > INT32_MAX - span.begin,
+                      "its images are where none can be");
         end = span.begin + span.n_pos;
         images.spans.push_back(span);
     }
@@ -140,9 +132,7 @@ void mtp_engine::restore_state(const uint8_t * data, size_t size, mtp_origin ori
 
     mtp_state_header header;
     io.read(&header, sizeof(header));
-    if (!(header == mtp_state_header_of(ctx, heads, seq))) {
-        throw std::runtime_error("it is of a session of another kind");
-    }
+    mtp_refuse_if(!(header == mtp_state_header_of(ctx, heads, seq)), "it is of a session of another kind");
 
     ctx.memory->state_read(io, seq);
     if (heads.own_memory()) {
@@ -182,9 +172,8 @@ void mtp_engine::discard(llama_seq_id seq, llama_pos pos, int32_t n) {
     ctx.memory_update(false);
     heads.discard(seq, pos, n);
     update_own_memory();
-    if (mtp_memory_has_shift(ctx.memory.get()) || mtp_memory_has_shift(heads.own_memory())) {
-        throw std::runtime_error("the memory for moving the keys of the cache has run out");
-    }
+    mtp_refuse_if(mtp_memory_has_shift(ctx.memory.get()) || mtp_memory_has_shift(heads.own_memory()),
+                  "the memory for moving the keys of the cache has run out");
 }
 
 std::string mtp_engine::shift_obstacle() {

@@ -1,5 +1,7 @@
 #include "head-chosen-vocab.h"
 
+#include "mtp-refuse.h"
+
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -8,18 +10,15 @@ void head_chosen_vocab_check(const head_chosen_vocab & chosen, int64_t n_vocab) 
     if (!chosen.centroids && !chosen.ordering) {
         return;
     }
-    if (!chosen.centroids || !chosen.ordering) {
-        throw std::runtime_error("of masked_embd_centroids and masked_embd_ordering one is missing");
-    }
+    mtp_refuse_if(!chosen.centroids || !chosen.ordering,
+                  "of masked_embd_centroids and masked_embd_ordering one is missing");
     const int64_t n_groups = chosen.centroids->ne[1];
     if (n_vocab % n_groups != 0 || chosen.n_chosen < 1 || chosen.n_chosen > n_groups) {
         throw std::runtime_error("a vocabulary of " + std::to_string(n_vocab) + " tokens in " +
                                  std::to_string(n_groups) + " groups, of which " + std::to_string(chosen.n_chosen) +
                                  " are chosen");
     }
-    if (chosen.ordering->type != GGML_TYPE_I32) {
-        throw std::runtime_error("masked_embd_ordering is not I32");
-    }
+    mtp_refuse_if(chosen.ordering->type != GGML_TYPE_I32, "masked_embd_ordering is not I32");
 }
 
 ggml_tensor * head_chosen_vocab_build(ggml_context * ctx0, const head_chosen_vocab & chosen, ggml_tensor * hidden,

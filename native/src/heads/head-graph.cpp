@@ -1,6 +1,7 @@
 #include "head-graph.h"
 
 #include "ggml-cpp.h"
+#include "mtp-refuse.h"
 
 #include <algorithm>
 #include <cstring>
@@ -140,9 +141,7 @@ void head_generic_rotate(const llama_model & model, const llama_cparams & cparam
         ggml_backend_tensor_get(of_model, data.data(), 0, data.size());
         ggml_backend_tensor_set(factors, data.data(), 0, data.size());
     }
-    if (ggml_backend_graph_compute(backend.get(), graph) != GGML_STATUS_SUCCESS) {
-        throw std::runtime_error("the CPU failed");
-    }
+    mtp_refuse_if(ggml_backend_graph_compute(backend.get(), graph) != GGML_STATUS_SUCCESS, "the CPU failed");
     ggml_backend_tensor_get(res, rows.data(), 0, ggml_nbytes(res));
 }
 
