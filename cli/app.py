@@ -207,9 +207,8 @@ def _report(error: Exception) -> int:
     is_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == ENOMEM)
     # of a thread; of an extension module that is imported late
     if is_memory or any(said in str(error) for said in ("can't start new thread", "failed to map segment")):
-        return _print_error(
-            "the memory has run out, or more threads are not allowed; free some, or use a smaller -c", 1
-        )
+        fix = "free some, or use a smaller -c"
+        return _print_error(f"the memory has run out, or more threads are not allowed; {fix}", 1)
     raise error
 
 
@@ -272,9 +271,8 @@ def _add(group: typer.Typer, function: str, text: str, module: str) -> None:
         getattr(import_module(f"{__package__}.{module}"), function)(own)
 
     about, _, examples = text.partition("\n\n    Examples:\n")
-    group.command(name, cls=PymtpCommand, help=about, epilog=cleandoc(examples.rstrip()))(
-        with_flags(flags_of(name), command)
-    )
+    add = group.command(name, cls=PymtpCommand, help=about, epilog=cleandoc(examples.rstrip()))
+    add(with_flags(flags_of(name), command))
 
 
 app = _group(epilog=_EXAMPLES)

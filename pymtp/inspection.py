@@ -88,9 +88,8 @@ def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
         return f"the metadata names {info.n_heads_declared} MTP heads, the file holds the tensors of {info.n_heads}"
     if info.model_file.is_trained:
         return ""  # whether its cache can hold the head shows when it is loaded
-    has_lora_q, *has_mla = (
-        info.model_file.count(f"attention.{key}") > 0 for key in ("q_lora_rank", "key_length_mla", "value_length_mla")
-    )
+    keys = ("q_lora_rank", "key_length_mla", "value_length_mla")
+    has_lora_q, *has_mla = (info.model_file.count(f"attention.{key}") > 0 for key in keys)
     name, n_heads = info.architecture, info.n_heads_declared
     reason = lib.pymtp_heads_obstacle(name.encode(), n_heads, has_lora_q, all(has_mla))
     what = f"the pinned llama.cpp cannot run the MTP heads of this {name} model"

@@ -152,9 +152,8 @@ def _completer(completions: Completions) -> Any:
     from prompt_toolkit.document import Document
 
     files = PathCompleter(expanduser=True)
-    commands = NestedCompleter.from_nested_dict(
-        {name: files if words is None else words for name, words in completions.items()}
-    )
+    after = {name: files if words is None else words for name, words in completions.items()}
+    commands = NestedCompleter.from_nested_dict(after)
 
     class CommandCompleter(Completer):
         def get_completions(self, document: Document, event: CompleteEvent) -> Iterable[Completion]:

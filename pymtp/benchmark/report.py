@@ -105,9 +105,8 @@ def in_all(rows: Sequence[Row]) -> list[Row]:
 
 def _side_by_side(rows: Sequence[Row]) -> list[str]:
     """All variants in one table, with what differs between them."""
-    columns = [
-        column for column in [*_MODEL, *_TEST, *_VARIED] if len({str(getattr(row, column[1], "")) for row in rows}) > 1
-    ]
+    found = {each: {str(getattr(row, each[1], "")) for row in rows} for each in [*_MODEL, *_TEST, *_VARIED]}
+    columns = [column for column, values in found.items() if len(values) > 1]
     cells = [_cells(row) for row in in_all(rows)]
     return ["All of them:", *narrow([*columns, ("K", "k", "s")], [_SPEED], cells)]
 

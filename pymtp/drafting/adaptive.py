@@ -54,7 +54,8 @@ class AdaptiveDrafter:
         if not adaptive:
             return self._drafter.propose(requests)
         n = adaptive[0].n_sequences
-        matches = [self._find(request) for request in adaptive]
+        lookup = self._lookup
+        matches = [lookup.find(each) if lookup and each.uses_lookup else NO_MATCH for each in adaptive]
         asked = [
             Candidate(self._slot(request).rates, request.n_draft, match.n_matched, len(match.tokens))
             for request, match in zip(adaptive, matches, strict=True)
@@ -64,9 +65,8 @@ class AdaptiveDrafter:
             return [NO_DRAFTS] * len(requests)  # soon: where drafting does not pay, this is what most rounds lose
         planned = zip(plan.heads, plan.lookup, matches, strict=True)
         found = dict(zip((request.slot for request in adaptive), planned, strict=True))
-        made = self._drafter.propose(
-            [each._replace(n_draft=found[each.slot][0]) if each.slot in found else each for each in requests]
-        )
+        of_heads = [each._replace(n_draft=found[each.slot][0]) if each.slot in found else each for each in requests]
+        made = self._drafter.propose(of_heads)
         return [
             self._noted(request, each, *found[request.slot][1:]) if request.slot in found else each
             for request, each in zip(requests, made, strict=True)
@@ -81,9 +81,6 @@ class AdaptiveDrafter:
                     slot.rates.add(kind, is_right)
                     self.policy.rates.add(kind, is_right)
                 slot.kinds = ()
-
-    def _find(self, request: DraftRequest) -> LookupMatch:
-        return self._lookup.find(request) if self._lookup and request.uses_lookup else NO_MATCH
 
     def _slot(self, request: DraftRequest) -> _Slot:
         slot = self._slots.get(request.slot)

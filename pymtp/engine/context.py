@@ -78,7 +78,8 @@ class ContextParams:
             for name in names.split():
                 value = getattr(self, name)
                 is_number = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-                require(is_number or self._is_left_out(name), name, f"an integer between {least} and {most}", value)
+                is_left_out = value is None and getattr(ContextParams, name) is None
+                require(is_number or is_left_out, name, f"an integer between {least} and {most}", value)
         for name, least in _ROPE_FLOATS.items():
             value = getattr(self, name)
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= FLOAT_MAX
@@ -105,10 +106,6 @@ class ContextParams:
         names = ("rope_scaling", "yarn_orig_ctx", *_ROPE_FLOATS, "flash_attn", "type_k", "type_v", "invariant")
         given = [(name, getattr(self, name)) for name in names if getattr(self, name) != getattr(ContextParams, name)]
         return f" {given}" if given else ""
-
-    def _is_left_out(self, name: str) -> bool:
-        """Whether a field is None, as it is by default."""
-        return getattr(self, name) is None and getattr(ContextParams, name) is None
 
 
 KV_TYPES = {

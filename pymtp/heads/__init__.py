@@ -12,10 +12,4 @@ quantize_heads(heads, "mtp-small.gguf", HeadTypes(type="q4_k", output_type="q6_k
 from pymtp.heads.files import attach_heads, extract_heads
 from pymtp.heads.quantize import Change, HeadTypes, quantize_heads
 
-__all__ = [
-    "Change",
-    "HeadTypes",
-    "attach_heads",
-    "extract_heads",
-    "quantize_heads",
-]
+__all__ = ["Change", "HeadTypes", "attach_heads", "extract_heads", "quantize_heads"]

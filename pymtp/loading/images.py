@@ -8,6 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,9 +188,8 @@ def _check_header(file: Shard) -> None:
     for key in ("image_mean", "image_std"):
         array = metadata.get(f"clip.vision.{key}")
         values = read_numbers(path, array, 3) if isinstance(array, ArrayLength) else []
-        if any(not isinstance(value, float) or not math.isfinite(value) for value in values) or (
-            key == "image_std" and not all(values)
-        ):
+        are_finite = all(isinstance(value, float) and math.isfinite(value) for value in values)
+        if not are_finite or (key == "image_std" and not all(values)):
             raise ModelError(f"{path} is damaged: clip.vision.{key} is {values}; download it again")
 
 
@@ -238,9 +238,7 @@ def split_at_markers(text: str, images: Sequence[Image], marker: str = IMAGE_MAR
         fix = "use another template (chat_template, --chat-template-file), or send a text alone"
         raise ModelError(f"{what}; {fix}")
     require(n_found == len(images), "images", f"as many as the prompt has {marker}: {n_found}", len(images))
-    parts: list[str | Image] = [texts[0]]
-    for image, after in zip(images, texts[1:], strict=True):
-        parts += [image, after]
+    parts = chain.from_iterable(zip_longest(texts, images, fillvalue=""))
     return [part for part in parts if part != ""]
 
 

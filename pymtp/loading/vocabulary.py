@@ -32,9 +32,7 @@ class Vocabulary:
         self._handles: list[Any] | None = handles
         self.size: int = lib.llama_vocab_n_tokens(self.native)
         self.chat_template = chat_template
-        self.end_of_generation = frozenset(
-            token for token in range(self.size) if lib.llama_vocab_is_eog(self.native, token)
-        )
+        self.end_of_generation = frozenset(filter(partial(lib.llama_vocab_is_eog, self.native), range(self.size)))
         self.piece = lru_cache(maxsize=None)(partial(self._bytes, special=False))
         """The bytes that a token adds to the text; special tokens add none."""
         self.special_piece = lru_cache(maxsize=None)(partial(self._bytes, special=True))

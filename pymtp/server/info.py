@@ -63,9 +63,8 @@ async def set_props(request: Request) -> Response:
 async def adapters(request: Request) -> Response:
     shown = ("scale", "task_name", "prompt_prefix")
     found = enumerate(served_by(request).model.adapters)
-    return json_response(
-        [{"id": i, "path": path_text(one.path)} | {x: getattr(one, x) for x in shown} for i, one in found]
-    )
+    rows = [{"id": i, "path": path_text(one.path)} | {x: getattr(one, x) for x in shown} for i, one in found]
+    return json_response(rows)
 
 
 async def scale_adapters(request: Request) -> Response:

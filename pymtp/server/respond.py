@@ -72,10 +72,8 @@ async def respond(request: Request, answers: Sequence[LiveAnswer], reply: Reply)
     served, asked = served_by(request), answers[0].asked
     if not asked.stream:
         await unless_gone(request.receive, served.complete(answers))
-        n_entries = sum(
-            len(answer.generation.logprobs) * (answer.generation.params.logprobs or 0) for answer in answers
-        )
-        if n_entries > N_ENTRIES_MAX:
+        made = [answer.generation for answer in answers]
+        if sum(len(each.logprobs) * (each.params.logprobs or 0) for each in made) > N_ENTRIES_MAX:
             return await asyncio.to_thread(lambda: json_response(reply.whole(answers)))
         return json_response(reply.whole(answers))
     ping_s = asked.sse_ping_interval

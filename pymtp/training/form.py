@@ -37,11 +37,10 @@ class Form:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the tensors that every head has, as NumPy names them."""
         n_embd, n_q = self.n_embd, self.n_head * self.n_head_k
+        norms = ("nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm", "attn_norm", "ffn_norm")
         return {
             "nextn.eh_proj": (n_embd, 2 * n_embd),
-            **dict.fromkeys(
-                ("nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm", "attn_norm", "ffn_norm"), (n_embd,)
-            ),
+            **dict.fromkeys(norms, (n_embd,)),
             "attn_q": (n_q, n_embd),
             "attn_k": (self.n_kv * self.n_head_k, n_embd),
             **({} if self.value_in_key else {"attn_v": (self.n_kv * self.n_head_v, n_embd)}),
