@@ -119,8 +119,10 @@ class rpc_dispatcher {
         check();
     }
 
-    [[noreturn]] void refuse(const std::string & why) const {
-        throw mtp_rpc_error("RPC server " + endpoint + " " + why);
+    void refuse_if(bool is_wrong, const std::string & why) const {
+        if (is_wrong) {
+            throw mtp_rpc_error("RPC server " + endpoint + " " + why);
+        }
     }
 
     // Whether these went through.
@@ -186,27 +188,18 @@ void rpc_dispatcher::start(const std::string & endpoint) {
 
     std::string host;
     int         port;
-    if (!parse_endpoint(endpoint, host, port)) {
-        refuse("has no address of the form host:port");
-    }
-    if (!rpc_transport_init()) {
-        refuse("cannot be reached: this machine has no network");
-    }
+    refuse_if(!parse_endpoint(endpoint, host, port), "has no address of the form host:port");
+    refuse_if(!rpc_transport_init(), "cannot be reached: this machine has no network");
     sock = socket_t::connect(host.c_str(), port);
-    if (sock == nullptr) {
-        refuse("cannot be reached: " + mtp_rpc_connect_error());
-    }
-    if (!negotiate_hello(sock)) {
-        refuse("does not answer as one: it serves another client, is of another version, or is something else");
-    }
+    refuse_if(sock == nullptr, "cannot be reached: " + mtp_rpc_connect_error());
+    refuse_if(!negotiate_hello(sock),
+              "does not answer as one: it serves another client, is of another version, or is something else");
     mtp_rpc_build build;
-    if (!send_rpc_cmd(sock, RPC_CMD_MTP_BUILD, nullptr, 0, &build, sizeof(build))) {
-        refuse("is not pymtp's: start it with pymtp rpc-server");
-    }
+    refuse_if(!send_rpc_cmd(sock, RPC_CMD_MTP_BUILD, nullptr, 0, &build, sizeof(build)),
+              "is not pymtp's: start it with pymtp rpc-server");
     const std::string id(build.id, strnlen(build.id, sizeof(build.id)));
-    if (id != mtp_rpc_build_id()) {
-        refuse("is of another build (" + id + ") than this one (" + mtp_rpc_build_id() + "): install the same on both");
-    }
+    refuse_if(id != mtp_rpc_build_id(),
+              "is of another build (" + id + ") than this one (" + mtp_rpc_build_id() + "): install the same on both");
     sock->limit_wait(MTP_RPC_ANSWER_S);
 }
 
