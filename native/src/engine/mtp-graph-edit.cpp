@@ -4,6 +4,7 @@
 #include "mtp-ubatch.h"
 
 #include <algorithm>
+#include <iterator>
 
 std::vector<ggml_tensor *> mtp_graph_nodes(ggml_cgraph * gf) {
     return { ggml_graph_nodes(gf), ggml_graph_nodes(gf) + ggml_graph_n_nodes(gf) };
@@ -23,11 +24,8 @@ void mtp_graph_leaf_to_view(ggml_tensor * leaf, ggml_tensor * src) {
 // computed: that stays so.
 static void mtp_graph_restart(ggml_cgraph * gf, const std::vector<ggml_tensor *> & nodes) {
     std::vector<ggml_tensor *> idle;
-    for (auto * node : nodes) {
-        if (!(node->flags & GGML_TENSOR_FLAG_COMPUTE)) {
-            idle.push_back(node);
-        }
-    }
+    std::copy_if(nodes.begin(), nodes.end(), std::back_inserter(idle),
+                 [](const auto * node) { return !(node->flags & GGML_TENSOR_FLAG_COMPUTE); });
     ggml_graph_clear(gf);
     for (auto * node : nodes) {
         ggml_build_forward_expand(gf, node);
@@ -38,12 +36,9 @@ static void mtp_graph_restart(ggml_cgraph * gf, const std::vector<ggml_tensor *>
 }
 
 static bool mtp_graph_is_embedding(const llama_model & model, const ggml_tensor * weight) {
-    for (const auto & layer : model.layers) {
-        if (weight == layer.nextn.embed_tokens && weight) {
-            return true;
-        }
-    }
-    return weight == model.tok_embd;
+    return weight == model.tok_embd ||
+           (weight && std::any_of(model.layers.begin(), model.layers.end(),
+                                  [&](const auto & layer) { return weight == layer.nextn.embed_tokens; }));
 }
 
 void mtp_graph_share_embedding(ggml_cgraph * gf, size_t n_before, const llama_model & model, ggml_tensor * tokens,

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 
 // --- mtp_plan
 
@@ -33,11 +35,8 @@ std::vector<int64_t> mtp_plan::key(bool has_streams) const {
 }
 
 size_t mtp_plan::n_runs() const {
-    size_t res = 0;
-    for (const auto & stage : stages) {
-        res += stage.runs.size();
-    }
-    return res;
+    return std::accumulate(stages.begin(), stages.end(), size_t(0),
+                           [](size_t n, const auto & stage) { return n + stage.runs.size(); });
 }
 
 // --- what runs
@@ -169,11 +168,8 @@ mtp_plan_ptr mtp_planner::largest(const llama_ubatch & ubatch, const llama_memor
 
 std::vector<mtp_row> mtp_rows_with_output(const std::vector<mtp_row> & rows, bool output) {
     std::vector<mtp_row> res;
-    for (const auto & row : rows) {
-        if (row.output == output) {
-            res.push_back(row);
-        }
-    }
+    std::copy_if(rows.begin(), rows.end(), std::back_inserter(res),
+                 [output](const auto & row) { return row.output == output; });
     return res;
 }
 
