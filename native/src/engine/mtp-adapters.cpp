@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <stdexcept>
 
 // a, b, scale, add and two products, as llama_adapter_lora::get_n_nodes counts
 static constexpr size_t MTP_NODES_PER_TENSOR = 6;
@@ -32,23 +31,18 @@ void mtp_adapter_check(const llama_adapter_lora & adapter) {
         const ggml_tensor & b     = *factors.second.b;
         const bool          is_in = name == MTP_TOKEN_EMBEDDING; // a is looked up there
 
-        const auto fail = [&](const std::string & why) {
-            throw std::runtime_error("its tensor " + name + " " + why);
+        const auto refuse_if = [&](bool is_wrong, const char * why) {
+            mtp_refuse_if(is_wrong, ("its tensor " + name + " " + why).c_str());
         };
-        if (ggml_n_dims(&of) < 2 || name.find("nextn.embed_tokens.") != name.npos) {
-            fail("is for one that llama.cpp applies no adapters to");
-        }
-        if (a.ne[is_in ? 0 : 1] != b.ne[0] || a.ne[2] != of.ne[2] || b.ne[2] != of.ne[2] || a.ne[3] != 1 ||
-            b.ne[3] != 1) {
-            fail("has another shape than the model's");
-        }
-        if (!mtp_is_factor(a.type) || !mtp_is_factor(b.type)) {
-            fail("is of a type that cannot be multiplied");
-        }
-        if (is_in && model.output && strcmp(ggml_get_name(model.output), MTP_TOKEN_EMBEDDING) == 0) {
-            fail(
-                "is also the model's output matrix, where llama.cpp cannot apply it; merge the adapter into the model");
-        }
+        refuse_if(ggml_n_dims(&of) < 2 || name.find("nextn.embed_tokens.") != name.npos,
+                  "is for one that llama.cpp applies no adapters to");
+        refuse_if(a.ne[is_in ? 0 : 1] != b.ne[0] || a.ne[2] != of.ne[2] || b.ne[2] != of.ne[2] || a.ne[3] != 1 ||
+                      b.ne[3] != 1,
+                  "has another shape than the model's");
+        refuse_if(!mtp_is_factor(a.type) || !mtp_is_factor(b.type), "is of a type that cannot be multiplied");
+        refuse_if(
+            is_in && model.output && strcmp(ggml_get_name(model.output), MTP_TOKEN_EMBEDDING) == 0,
+            "is also the model's output matrix, where llama.cpp cannot apply it; merge the adapter into the model");
     }
 }
 

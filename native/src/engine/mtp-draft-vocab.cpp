@@ -142,10 +142,7 @@ ggml_tensor * mtp_draft_vocab::logit_bias(ggml_context * ctx0) const {
 }
 
 ggml_tensor * mtp_draft_vocab::tokens(ggml_context * ctx0, ggml_tensor * rows) const {
-    if (!is_listed()) {
-        return rows;
-    }
-    return ggml_reshape_1d(ctx0, ggml_get_rows(ctx0, listed_mem.get(), rows), rows->ne[0]);
+    return is_listed() ? ggml_reshape_1d(ctx0, ggml_get_rows(ctx0, listed_mem.get(), rows), rows->ne[0]) : rows;
 }
 
 // --- rows of weights in another type

@@ -22,10 +22,8 @@ bool mtp_is_cpu(ggml_backend_dev_t device) {
 }
 
 int mtp_n_device_layers(const llama_model & model, int first, int n) {
-    if (!remote_registry_of(model.devices.back().dev)) {
-        return n;
-    }
-    return std::clamp((int) model.hparams.n_layer() - first, 0, n);
+    const bool is_remote = remote_registry_of(model.devices.back().dev);
+    return is_remote ? std::clamp((int) model.hparams.n_layer() - first, 0, n) : n;
 }
 
 int mtp_place_of_layer(const llama_model & model, int layer) {

@@ -41,11 +41,9 @@ class head_graph_of_block : public head_graph {
             return build_attn(inp, layer.wo, layer.wo_b, layer.wo_s, Q, K, V, nullptr, nullptr, nullptr,
                               1.0f / sqrtf(float(hparams.n_embd_head_k(il))), il);
         };
-        if (hparams.is_mla()) {
-            cur = attend(build_attn_inp_k());
-        } else {
-            cur = has_windows ? attend(build_attn_inp_kv_iswa()) : attend(build_attn_inp_kv());
-        }
+        cur = hparams.is_mla() ? attend(build_attn_inp_k()) :
+              has_windows      ? attend(build_attn_inp_kv_iswa()) :
+                                 attend(build_attn_inp_kv());
 
         build_rest(cur, inpL, layer.nextn.shared_head_norm ? layer.nextn.shared_head_norm : layer.layer_out_norm);
     }
