@@ -27,10 +27,14 @@ template <typename... A> [[noreturn]] void pymtp_refuse(const char * format, A..
     pymtp_fail(PYMTP_INVALID, format, arguments...);
 }
 
-template <typename... A> void pymtp_refuse_if(bool is_wrong, const char * format, A... arguments) {
-    if (is_wrong) {
-        pymtp_refuse(format, arguments...);
+template <typename... A> void pymtp_fail_if(bool has_failed, pymtp_status status, const char * format, A... arguments) {
+    if (has_failed) {
+        pymtp_fail(status, format, arguments...);
     }
+}
+
+template <typename... A> void pymtp_refuse_if(bool is_wrong, const char * format, A... arguments) {
+    pymtp_fail_if(is_wrong, PYMTP_INVALID, format, arguments...);
 }
 
 // Remembers why, for pymtp_error_message. Takes no memory.
@@ -180,9 +184,7 @@ template <typename F> pymtp_reason pymtp_thrown(F && function) noexcept {
 // Whatever the function throws is a failure of this status. format: of the message, with a %s for what was thrown
 template <typename F> void pymtp_fails_as(pymtp_status status, const char * format, F && function) {
     const pymtp_reason why = pymtp_thrown(function);
-    if (!why.empty()) {
-        pymtp_fail(status, format, why.text);
-    }
+    pymtp_fail_if(!why.empty(), status, format, (const char *) why.text);
 }
 
 // llama.cpp's asserts, which end the process, as exceptions: while one of these lives, a failed assert of its thread

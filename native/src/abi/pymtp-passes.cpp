@@ -82,9 +82,8 @@ template <typename F> static void run_draft(pymtp_session & session, const std::
         return;
     }
     session.mtp->heads.forget_draft(rows);
-    if (status == PYMTP_FULL) {
-        pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room to draft", llama_n_ctx(session.ctx));
-    }
+    pymtp_fail_if(status == PYMTP_FULL, PYMTP_FULL, "the context of %u tokens has no room to draft",
+                  llama_n_ctx(session.ctx));
     fail_pass(why, "the backend failed in a pass of the MTP heads");
 }
 
@@ -188,9 +187,7 @@ int32_t pymtp_session_logits(pymtp_session * session, int32_t of_draft, int32_t 
             return;
         }
         const float * found = of_draft ? self.mtp->draft_logits() : self.mtp->logits();
-        if (!found) {
-            pymtp_fail(PYMTP_FAILED, "the logits of the last pass cannot be fetched");
-        }
+        pymtp_fail_if(!found, PYMTP_FAILED, "the logits of the last pass cannot be fetched");
         std::copy_n(found + (size_t) row * n_columns, (size_t) n_rows * n_columns, logits);
     });
 }

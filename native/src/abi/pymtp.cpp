@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <stdexcept>
 #include <vector>
 
 static constexpr int64_t    QK_MAX = 256; // a multiple of the block sizes of all types
@@ -176,10 +175,8 @@ static void create_context(pymtp_session & session, llama_model & model, const l
     const pymtp_catch_asserts asserts;
 
     session.ctx = llama_init_from_model(&model, cparams);
-    if (!session.ctx && *asserts.failed()) {
-        pymtp_fail(PYMTP_FAILED, "the model's file is damaged, llama.cpp refuses it (%s); download it again",
-                   asserts.failed());
-    }
+    pymtp_fail_if(!session.ctx && *asserts.failed(), PYMTP_FAILED,
+                  "the model's file is damaged, llama.cpp refuses it (%s); download it again", asserts.failed());
     g_n_contexts += session.ctx != nullptr;
     const std::string log      = session.ctx && cparams.moe_cache_size == 0 ? "" : pymtp_log_take();
     const size_t      no_cache = log.find(session.ctx ? "MoE cache is disabled" : "MoE cache");
@@ -197,9 +194,7 @@ static void create_context(pymtp_session & session, llama_model & model, const l
 template <typename T> static T * cpu_function(const char * name) {
     auto * device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     auto * res    = device ? ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), name) : nullptr;
-    if (!res) {
-        throw std::runtime_error("the CPU backend has no pools of threads");
-    }
+    pymtp_fail_if(!res, PYMTP_FAILED, "the CPU backend has no pools of threads");
     return (T *) res;
 }
 

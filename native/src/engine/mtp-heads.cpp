@@ -196,10 +196,8 @@ void mtp_heads::forget_draft(const std::vector<mtp_row> & of) {
 }
 
 void mtp_heads::set_input(int32_t head, llm_graph_input_i & input, const llama_ubatch & ubatch) const {
-    const auto hides = [](const auto & s) {
-        return s.hides_any();
-    };
-    if (head >= n_storing || std::none_of(seen[head].begin(), seen[head].end(), hides)) {
+    if (head >= n_storing ||
+        std::none_of(seen[head].begin(), seen[head].end(), [](const auto & one) { return one.hides_any(); })) {
         input.set_input(&ubatch);
         return;
     }

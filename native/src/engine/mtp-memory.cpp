@@ -15,7 +15,6 @@
 #include "mtp-refuse.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -250,22 +249,20 @@ llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_u
 // Throws if a device cannot keep values of a type in heads of n. llama.cpp asks for whole blocks only where it uses flash
 // attention, and aborts where a device cannot write them.
 static void mtp_check_type(ggml_backend_dev_t device, const char * name, ggml_type type, int64_t n) {
-    const auto refuse = [&](const std::string & why) {
-        throw std::runtime_error(std::string(name) + " cannot be " + ggml_type_name(type) + ": " + why +
-                                 "; use f16, f32 or bf16");
+    const auto refuse_if = [&](bool is_wrong, const std::string & why) {
+        const std::string what = std::string(name) + " cannot be " + ggml_type_name(type) + ": " + why;
+        mtp_refuse_if(is_wrong, (what + "; use f16, f32 or bf16").c_str());
     };
     const int64_t n_block = ggml_blck_size(type);
-    if (n % n_block != 0) {
-        refuse("it keeps " + std::to_string(n_block) + " values together, and heads have " + std::to_string(n));
-    }
+    refuse_if(n % n_block != 0,
+              "it keeps " + std::to_string(n_block) + " values together, and heads have " + std::to_string(n));
     const ggml_context_ptr ctx{ ggml_init({ 4 * ggml_tensor_overhead(), nullptr, true }) };
 
     ggml_tensor * cells = ggml_new_tensor_2d(ctx.get(), type, n, 1);
     ggml_tensor * row   = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n, 1);
     ggml_tensor * index = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I64, 1);
-    if (!ggml_backend_dev_supports_op(device, ggml_set_rows(ctx.get(), cells, row, index))) {
-        refuse(std::string(ggml_backend_dev_name(device)) + " cannot write it");
-    }
+    refuse_if(!ggml_backend_dev_supports_op(device, ggml_set_rows(ctx.get(), cells, row, index)),
+              std::string(ggml_backend_dev_name(device)) + " cannot write it");
 }
 
 void mtp_memory_check_types(const llama_model & model, const llama_context_params & params) {
