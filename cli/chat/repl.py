@@ -24,6 +24,7 @@ class Repl:
         self._has_failed = False  # whether a command could not be run
         self._quits_next = False  # whether the next Ctrl-C quits
         self._first = first
+        self._n_dropped = 0  # messages that the user knows to be left out
 
     def run(self) -> int:
         """Chat until the user quits; return the exit code. Raises OutputClosed and CommandError."""
@@ -74,12 +75,12 @@ class Repl:
 
     def _answer(self, start: Start, interrupt: Interrupt) -> bool:
         """Show an answer and its status line; return whether Ctrl-C has stopped it."""
-        n_dropped = self._chat.conversation.n_dropped
+        self._n_dropped = self._chat.conversation.n_dropped
         answer = None
         try:
             with prompting() as show:
                 answer = start(self._below_text(show) if show else None)
-                self._note_dropped(n_dropped)
+                self._note_dropped()
                 self._stream(answer, interrupt)
             was_stopped = interrupt.requested
         except KeyboardInterrupt:
@@ -103,11 +104,8 @@ class Repl:
 
     def _stream(self, answer: Answer, interrupt: Interrupt) -> None:
         chat, is_thinking = answer.params.chat, False
-        n_dropped = self._chat.conversation.n_dropped
         for part in parts_of(answer, interrupt, with_drafts=self._chat.screen.display.color):
-            if self._chat.conversation.n_dropped > n_dropped:
-                self._chat.screen.end_answer()
-                n_dropped = self._note_dropped(n_dropped)
+            self._note_dropped()
             if chat and part.is_thinking is not is_thinking:
                 is_thinking = part.is_thinking
                 self._chat.screen.tag(chat.thinking_begin if is_thinking else chat.thinking_ends[0])
@@ -117,12 +115,11 @@ class Repl:
                     self._chat.screen.end_answer()
             self._chat.screen.part(part)
 
-    def _note_dropped(self, before: int) -> int:
-        n_dropped = self._chat.conversation.n_dropped
-        if n := (n_dropped - before) // 2:
+    def _note_dropped(self) -> None:
+        before, self._n_dropped = self._n_dropped, self._chat.conversation.n_dropped
+        if (n := (self._n_dropped - before) // 2) > 0:
             turns = "the oldest turn is" if n == 1 else f"the {n} oldest turns are"
             self._chat.screen.note(f"[the context is full: {turns} left out from now on]")
-        return n_dropped
 
     def _finish(self, answer: Answer) -> None:
         self._chat.last_answer = answer
