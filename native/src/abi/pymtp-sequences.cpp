@@ -4,7 +4,6 @@
 #include "pymtp-session.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <string>
 
 // After a copy, a shift or a restored state there is no pass to go back over.
@@ -16,10 +15,8 @@ static void stay_from_now_on(pymtp_session & session, int32_t seq) {
 
 static void take_over(pymtp_session & session, int32_t seq) {
     const int32_t end = session.padder->end(seq);
-    if (end > session.n_ctx_seq) {
-        throw std::runtime_error("sequence " + std::to_string(seq) + " has " + std::to_string(end) +
-                                 " positions, of which " + std::to_string(session.n_ctx_seq) + " are possible");
-    }
+    pymtp_refuse_if(end > session.n_ctx_seq, "sequence %d has %d positions, of which %d are possible", seq, end,
+                    session.n_ctx_seq);
     stay_from_now_on(session, seq);
 }
 
