@@ -5,6 +5,7 @@
 
 #include "llama.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -26,8 +27,6 @@ class mtp_image_spans {
         llama_pos begin;
         int32_t   n_pos;
     };
-
-    void add(llama_pos begin, int32_t n_pos) { spans.push_back({ begin, n_pos }); }
 
     // the position after an image that the position is of; else after the position
     llama_pos end_after(llama_pos pos) const {
@@ -51,11 +50,9 @@ class mtp_image_spans {
 
   private:
     const span * find(llama_pos pos) const {
-        for (const auto & each : spans) {
-            if (pos >= each.begin && pos < each.begin + each.n_pos) {
-                return &each;
-            }
-        }
-        return nullptr;
+        const auto found = std::find_if(spans.begin(), spans.end(), [pos](const span & each) {
+            return pos >= each.begin && pos < each.begin + each.n_pos;
+        });
+        return found == spans.end() ? nullptr : &*found;
     }
 };

@@ -35,6 +35,6 @@ int32_t mtp_engine::decode_image(const mtp_image_rows & rows, const float * embd
         }
     }
     heads.truncate(image.seq, image.begin + image.n_pos);
-    images[image.seq].add(image.begin, image.n_pos);
+    images[image.seq].spans.push_back({ image.begin, image.n_pos });
     return 0;
 }

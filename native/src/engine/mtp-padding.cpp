@@ -93,11 +93,10 @@ std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row
         mtp_make_equal(parts, limits);
     }
     if (how == MTP_PADDING_TOTAL && std::all_of(rows.begin(), rows.end(), is_output)) {
-        const size_t total    = std::min<size_t>(mtp_padded_total(rows.size()), limits.n_most);
-        const auto   is_round = [&](const part & one) {
-            return one.n_rows <= limits.n_seq_rows;
-        };
-        if (total > rows.size() && std::all_of(parts.begin(), parts.end(), is_round)) {
+        const size_t total = std::min<size_t>(mtp_padded_total(rows.size()), limits.n_most);
+        const bool   are_rounds =
+            std::all_of(parts.begin(), parts.end(), [&](const part & one) { return one.n_rows <= limits.n_seq_rows; });
+        if (are_rounds && total > rows.size()) {
             parts.back().n_rows += total - rows.size();
         }
     }

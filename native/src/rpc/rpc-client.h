@@ -86,10 +86,7 @@ static void * mtp_rpc_proc_address(const char * name) {
         { "mtp_rpc_expect_get_tensor", (void *) mtp_rpc_expect_get_tensor },
         { "mtp_rpc_counters_of", (void *) mtp_rpc_counters_of },
     };
-    for (const auto & [known, address] : all) {
-        if (std::strcmp(name, known) == 0) {
-            return address;
-        }
-    }
-    return nullptr;
+    const auto found = std::find_if(std::begin(all), std::end(all),
+                                    [&](const auto & each) { return std::strcmp(name, each.first) == 0; });
+    return found == std::end(all) ? nullptr : found->second;
 }
