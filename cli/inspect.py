@@ -28,7 +28,9 @@ from .asked import params_of
 from .context import find_model, named_model, warn_beyond_training
 from .flags import Values
 from .output import Output
-from .text import block, harmless, printable, size_text
+from .text import block, harmless, in_units, printable, size_text
+
+_UNITS = {"billion": 10**9, "million": 10**6, "thousand": 10**3}
 
 
 def inspect(own: Values) -> None:
@@ -93,12 +95,13 @@ def _model_rows(found: Inspection) -> list[tuple[str, str]]:
     info = found.info
     types = ", ".join(f"{name} {size_text(size)}" for name, size in found.tensor_types.items())
     alone = "is an assistant" if info.is_assistant else "holds only the MTP heads"
+    n_parameters = in_units(info.n_parameters, _UNITS) or str(info.n_parameters)
     rows = [
         ("file", str(info.path) + (f" and {found.n_files - 1} more" if found.n_files > 1 else "")),
         ("name", printable(info.name or "-")),
         ("architecture", printable(info.architecture)),
         ("layers", f"{info.n_layer}" if found.has_trunk else f"none: this file {alone}"),
-        ("parameters", f"{_count(info.n_parameters)} in {info.n_tensors} tensors"),
+        ("parameters", f"{n_parameters} in {info.n_tensors} tensors"),
         ("quantisation", f"{info.quantization or 'unnamed'}: {types}"),
         ("size", size_text(info.size_bytes)),
     ]
@@ -211,10 +214,3 @@ def _side_file(file: SideFile, trunk_bytes: int) -> str:
         return file.problem
     draft_pass = f"; a draft pass {_draft_pass(file.heads, trunk_bytes)}" if file.heads else ""
     return f"{file.path.name}, {file.architecture} {file.quantization or ''}, {size_text(file.size_bytes)}{draft_pass}"
-
-
-def _count(n: int) -> str:
-    for unit, factor in (("billion", 10**9), ("million", 10**6), ("thousand", 10**3)):
-        if n >= factor:
-            return f"{n / factor:.1f} {unit}"
-    return str(n)

@@ -3,7 +3,7 @@
 Knows nothing about what the text is for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def decoded(text: str) -> str:
@@ -32,7 +32,9 @@ def block(rows: Sequence[tuple[str, str]], width: int = 0) -> str:
 
 def size_text(n_bytes: int) -> str:
     """A size in the largest unit that leaves a number of at least 1."""
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if n_bytes >= factor:
-            return f"{n_bytes / factor:.1f} {unit}"
-    return f"{n_bytes} bytes"
+    return in_units(n_bytes, {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}) or f"{n_bytes} bytes"
+
+
+def in_units(n: int, units: Mapping[str, int]) -> str:
+    """A number in the first unit that is not larger; "" if all are."""
+    return next((f"{n / factor:.1f} {unit}" for unit, factor in units.items() if n >= factor), "")
