@@ -63,11 +63,7 @@ class _Work:
 
 
 def measure(
-    experiment: Experiment,
-    results: Results,
-    *,
-    texts: Sequence[Text] = BUILT_IN,
-    on_step: OnStep = lambda step: None,
+    experiment: Experiment, results: Results, *, texts: Sequence[Text] = BUILT_IN, on_step: OnStep = lambda step: None
 ) -> Iterator[Sample]:
     """Run all of `experiment` and add the samples to `results`; yields each sample as it is measured.
 

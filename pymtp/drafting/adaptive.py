@@ -32,10 +32,7 @@ class AdaptiveDrafter:
 
     def __init__(self, session: Session, heads: MtpDrafter | None, lookup: LookupDrafter | None) -> None:
         self.policy = DraftPolicy(
-            session.n_draft_max,
-            has_heads=heads is not None,
-            in_step=session.needs_equal_rows,
-            shape=session.pass_shape,
+            session.n_draft_max, has_heads=heads is not None, in_step=session.needs_equal_rows, shape=session.pass_shape
         )
         drafter = heads or lookup
         assert drafter is not None

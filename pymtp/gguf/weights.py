@@ -105,9 +105,8 @@ def check_tables(info: GgufInfo) -> None:
     n_experts = info.model_file.number("expert_count")
     for tensor in (tensor for shard in info.shards for tensor in shard.tensors):
         is_of_tokens = tensor.name == _TOKEN_TABLE
-        if not (is_of_tokens or tensor.name.endswith(_EXPERT_TABLE)):
-            continue
-        if tensor.type_id != _I32 or not tensor.n_elements:
+        is_table = is_of_tokens or tensor.name.endswith(_EXPERT_TABLE)
+        if not is_table or tensor.type_id != _I32 or not tensor.n_elements:
             continue
         import numpy as np
 
