@@ -59,17 +59,19 @@ chat_limits::~chat_limits() {
     state   = {};
 }
 
-static void look_at(int64_t n_bytes) {
-    state.bytes_left -= n_bytes;
-    if (state.is_on && state.bytes_left < 0) { // every further step fails too
-        throw std::runtime_error("it takes too many steps");
+static void refuse_if(bool is_wrong, const char * why) {
+    if (state.is_on && is_wrong) {
+        throw std::runtime_error(why);
     }
 }
 
+static void look_at(int64_t n_bytes) {
+    state.bytes_left -= n_bytes;
+    refuse_if(state.bytes_left < 0, "it takes too many steps"); // every further step fails too
+}
+
 static void step_within(int64_t n_stack, int64_t n_bytes) {
-    if (state.is_on && std::abs(state.stack - stack_now()) > n_stack) {
-        throw std::runtime_error("nested too deeply, or without end");
-    }
+    refuse_if(std::abs(state.stack - stack_now()) > n_stack, "nested too deeply, or without end");
     look_at(BYTES_OF_A_STEP + n_bytes);
 }
 
@@ -131,9 +133,7 @@ void chat_limits::end_step() {
 }
 
 void chat_limits::check_nesting(int32_t n) {
-    if (state.is_on && n > NESTING_MAX) {
-        throw std::runtime_error("nested too deeply, or without end");
-    }
+    refuse_if(n > NESTING_MAX, "nested too deeply, or without end");
 }
 
 void chat_limits::bury_one(std::shared_ptr<void> value) noexcept {
@@ -179,9 +179,7 @@ void chat_value::set_bytes(int64_t n) {
 }
 
 void chat_value::hold_bytes(int64_t n) {
-    if (state.is_on && state.value_bytes + n - n_bytes > chat_limits::VALUE_BYTES_MAX) {
-        throw std::runtime_error("it takes more than 256 MiB of memory");
-    }
+    refuse_if(state.value_bytes + n - n_bytes > chat_limits::VALUE_BYTES_MAX, "it takes more than 256 MiB of memory");
     state.value_bytes += n - n_bytes;
     n_bytes = n;
 }
