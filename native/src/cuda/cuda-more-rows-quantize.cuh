@@ -43,15 +43,15 @@ static __device__ __forceinline__ void more_rows_put(char * tiles, int n_tiles, 
 // Rows of activations, and which of them belong together
 struct more_rows_input {
     const float *           rows;
-    const more_rows_group * groups; // nullptr: no experts, rows follow each other
+    const more_rows_group * groups;   // nullptr: no experts, rows follow each other
     int                     n_values;
-    int                     n_rows;
+    int                     n_rows;   // without experts
     int                     n_tiles;  // of a group
     int64_t                 group_size;
-    int                     n_places; // this and what follows: of experts alone, but for the stride
-    int                     n_column_places;
-    int64_t                 stride;   // between rows, in values
+    int64_t                 stride;   // between rows (tokens), in values
     int64_t                 place_stride;
+    int                     n_places; // of a token; 0 without experts
+    int                     n_column_places;
 };
 
 // blockIdx.y: a tile; of all groups, one after the other
