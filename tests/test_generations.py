@@ -18,7 +18,7 @@ import pytest
 from fake_session import N_VOCAB, FakeSession, plain_text
 from pymtp.binding.library import ffi
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.errors import BackendError, Closed, ContextFull, InvalidParameter
+from pymtp.errors import BackendError, Closed, ContextFull, InvalidParameter, PymtpError
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving import scheduler as scheduler_module
 from pymtp.serving.generation import Generation
@@ -353,6 +353,26 @@ def test_four_threads_each_get_the_text_that_they_get_alone() -> None:
             alone = engine().submit("ab" + "cdefghijklmn"[i] * j, sampling=GREEDY, max_tokens=5 + j)
             assert text == "".join(alone)
         assert len(texts) == 40
+
+
+def test_a_text_that_two_threads_read_is_refused_to_the_second() -> None:
+    work, gate = engine(), threading.Event()
+    busy = threading.Thread(target=work.loop.call, args=(gate.wait,))
+    busy.start()
+    generation = work.submit("ab", sampling=GREEDY, max_tokens=10)
+    found: list[str] = []
+    reader = threading.Thread(target=lambda: found.append("".join(generation)))
+    reader.start()
+    while not generation._is_read.locked():
+        assert reader.is_alive()
+    try:
+        with pytest.raises(PymtpError, match="have one thread read it"):
+            next(generation)
+    finally:
+        gate.set()
+    for thread in (busy, reader):
+        thread.join(30)
+    assert found == [expected("ab", 10)]
 
 
 def test_twenty_tasks_share_the_places() -> None:

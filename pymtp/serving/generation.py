@@ -6,6 +6,7 @@ Owns the text. Takes the updates of its request in whatever thread or task itera
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from pymtp.chat.parser import ChatMessage
@@ -48,6 +49,7 @@ class Generation:
         self._stream = TextStream(request.params.stops)
         self._piece = vocabulary.piece_with(request.params.preserved_tokens)
         self._closed_once = chat.closed_once(request.params.reasoning_budget) if (chat := request.params.chat) else None
+        self._is_read = Lock()
         self._wakes: asyncio.Event | None = None
         self._waits_in: asyncio.AbstractEventLoop | None = None
         self.n_prompt = request.n_prompt
@@ -143,14 +145,17 @@ class Generation:
         self._loop.check_thread()
         if self._loop.is_own_thread and not self.is_over:
             raise PymtpError("a text cannot be awaited in the engine's own thread; await it in another")
-        while not self.is_over:
-            try:
-                piece = self._take(self._request.updates.get())
-            except BaseException:  # Ctrl-C while waiting, or a callback
-                self.close()
-                raise
-            if piece:
-                return piece
+        if not self._is_read.acquire(blocking=False):
+            raise PymtpError("another thread is waiting for this text; have one thread read it")
+        try:
+            while not self.is_over:
+                if piece := self._take(self._request.updates.get()):
+                    return piece
+        except BaseException:  # Ctrl-C while waiting, or a callback
+            self.close()
+            raise
+        finally:
+            self._is_read.release()
         self._raise_error()
         raise StopIteration
 
