@@ -97,10 +97,16 @@ def demand(info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | Non
     if drafting.draft_head_type or drafting.draft_vocab or info.n_draft_vocab:
         kept_bytes += tensors.get("output.weight") or tensors.get("token_embd.weight", 0)
     assistant = info.draft_file.tensors.values() if info.draft_file and info.has_assistant else ()
-    assistant_bytes = sum(tensor.size_bytes for tensor in assistant)
-    moe_cache_bytes, on_host = context.moe_cache_mib << 20, not context.offload_kqv
-    layers = info.n_layer, info.n_layer_all
-    return Demand(*layers, tensors, memory, kept_bytes, assistant_bytes, moe_cache_bytes, on_host)
+    return Demand(
+        info.n_layer,
+        info.n_layer_all,
+        tensors,
+        memory,
+        kept_bytes,
+        sum(tensor.size_bytes for tensor in assistant),
+        context.moe_cache_mib << 20,
+        not context.offload_kqv,
+    )
 
 
 def estimate_memory(info: GgufInfo, context: ContextParams, n_ctx: int, draft_max: int) -> MemoryEstimate:

@@ -112,13 +112,17 @@ static void with_row_of_session(const pymtp_sampler & sampler, const pymtp_logit
     pymtp_refuse_if(engine.n_logits(false) > sampler.n_vocab, "a sampler of %d tokens for a vocabulary of %d",
                     sampler.n_vocab, engine.n_logits(false));
     const bool of_draft = logits.of_draft != 0;
+    const auto all      = [&] {
+        return engine.logits_row(of_draft, logits.row);
+    };
+    const auto highest = [&](int32_t n, int32_t * ids, float * values) {
+        engine.candidates(of_draft, logits.row, n, ids, values);
+    };
 
     // waiting for the device is not sampling
     auto &        counters = engine.counters;
     const int64_t begin    = ggml_time_us() - counters.t_trunk_us - counters.t_head_us;
-    function(
-        { engine.n_logits(of_draft), engine.tokens(of_draft), [&] { return engine.logits_row(of_draft, logits.row); },
-          [&](int32_t n, int32_t * ids, float * values) { engine.candidates(of_draft, logits.row, n, ids, values); } });
+    function({ engine.n_logits(of_draft), engine.tokens(of_draft), all, highest });
     counters.t_sample_us += ggml_time_us() - counters.t_trunk_us - counters.t_head_us - begin;
 }
 
@@ -131,10 +135,13 @@ template <typename F> static void with_row(const pymtp_sampler & sampler, const 
         pymtp_refuse_if(logits.n_logits < 1 || logits.n_logits > sampler.n_vocab, "%d logits for a vocabulary of %d",
                         logits.n_logits, sampler.n_vocab);
         pymtp_need_array(logits.logits, logits.n_logits, sampler.n_vocab, "logits");
-        function({ logits.n_logits, nullptr, [&] { return logits.logits; },
-                   [&](int32_t n, int32_t * ids, float * values) {
-                       mtp_candidates_select(logits.logits, logits.n_logits, n, ids, values);
-                   } });
+        const auto all = [&] {
+            return logits.logits;
+        };
+        const auto highest = [&](int32_t n, int32_t * ids, float * values) {
+            mtp_candidates_select(logits.logits, logits.n_logits, n, ids, values);
+        };
+        function({ logits.n_logits, nullptr, all, highest });
     } catch (const sampler_not_finite & err) {
         pymtp_fail(PYMTP_NOT_FINITE, "%s", err.what());
     } catch (const sampler_blocked & err) {

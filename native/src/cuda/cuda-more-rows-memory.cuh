@@ -65,16 +65,16 @@ template <class T, int NT> static constexpr FEW_ROWS_HOST_FUNCTION int more_rows
 }
 
 // of rows whose values are padded to whole steps
-static inline size_t more_rows_size(int64_t n_values, int n_rows) {
+static FEW_ROWS_HOST_FUNCTION size_t more_rows_size(int64_t n_values, int n_rows) {
     return GGML_PAD(n_values, 256) / 32 * more_rows_all_tiles(n_rows) * MORE_ROWS_Y_SIZE;
 }
 
 // the columns of a group, whole tiles: few of the many experts have more than one tile
 static inline int more_rows_group_width(int n_columns, int n_experts) {
-    return n_columns > 6 * n_experts ? 16 : 8;
+    return n_columns > 6 * n_experts ? MORE_ROWS_COLUMNS_MAX : 8;
 }
 
-// groups that there may be of so many columns
+// groups of that many columns, at most
 static inline int more_rows_groups_max(int n_columns, int n_experts) {
     const int n_used = std::min(n_columns, n_experts);
     return n_used + (n_columns - n_used) / more_rows_group_width(n_columns, n_experts);

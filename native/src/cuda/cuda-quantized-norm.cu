@@ -37,8 +37,7 @@ static __device__ __forceinline__ void put(char * quantized, int n_tiles, int ro
     if (n_tiles > more_rows_all_tiles(MORE_ROWS_COLUMNS_MAX)) {
         many_rows_put(quantized, n_tiles, row, place, n, v);
     } else if (n_tiles > 0) {
-        const int64_t group_size = (int64_t) n * N_VALUES / 32 * n_tiles * MORE_ROWS_Y_SIZE;
-        quantized += row / MORE_ROWS_COLUMNS_MAX * group_size;
+        quantized += row / MORE_ROWS_COLUMNS_MAX * more_rows_size(n * N_VALUES, 8 * n_tiles);
         more_rows_put(quantized, n_tiles, row % MORE_ROWS_COLUMNS_MAX, place, v, place < n);
     } else {
         put_block((block_q8_1 *) quantized, row, place, n, v);
