@@ -118,7 +118,7 @@ class _Drafted(NamedTuple):
 def _proposal(request: DraftRequest, drafted: _Drafted, n_heads: int, n_steps: int) -> Proposal:
     n = request.picker.n_worth(drafted.tokens, drafted.confidences)
     tokens, spare, distributions = drafted.tokens[:n], drafted.tokens[n:], drafted.distributions[:n]
-    return Proposal(tokens, distributions, drafted.confidences, spare, n_heads, n_steps)
+    return Proposal(tokens, distributions, drafted.confidences, spare, n_heads=n_heads, n_steps=n_steps)
 
 
 def _continues(request: DraftRequest, drafted: _Drafted, step: int) -> bool:

@@ -186,8 +186,8 @@ class ServedModel:
             if n_cells >= model.n_ctx:
                 what = f"request ({n_cells} tokens) exceeds the available context size ({model.n_ctx} tokens)"
                 fix = "shorten it or raise the context size (-c)"
-                more: dict[str, Any] = {"n_prompt_tokens": n_cells, "n_ctx": model.n_ctx}
-                raise ApiError(400, f"{what}: {fix}", type="exceed_context_size_error", **more)
+                kind = "exceed_context_size_error"
+                raise ApiError(400, f"{what}: {fix}", type=kind, n_prompt_tokens=n_cells, n_ctx=model.n_ctx)
         self.check_number(n_new)
         if len(self.answers) + n_new > self.n_slots + self.settings.n_queue_max:
             raise busy(f"{self.n_waiting} requests are waiting", self._retry_after_s)
