@@ -185,9 +185,14 @@ struct activations {
 
     void quantize(cudaStream_t stream) const {
         if (n_rows <= MORE_ROWS_COLUMNS_MAX) {
-            const dim3 grid((n_values + 127) / 128, more_rows_all_tiles(n_rows));
-            more_rows_quantize<<<grid, MORE_ROWS_QUANTIZE_THREADS, 0, stream>>>(floats, tiles, n_values, n_rows,
-                                                                                n_values);
+            const dim3      grid((n_values + 127) / 128, more_rows_all_tiles(n_rows));
+            more_rows_input in = {};
+            in.rows            = floats;
+            in.n_values        = n_values;
+            in.n_rows          = n_rows;
+            in.n_tiles         = more_rows_all_tiles(n_rows);
+            in.stride          = n_values;
+            more_rows_quantize<<<grid, MORE_ROWS_QUANTIZE_THREADS, 0, stream>>>(in, tiles);
             return;
         }
         many_rows_pack<<<many_rows_all_tiles(n_rows) * 8, MANY_ROWS_PACK_THREADS, 0, stream>>>(
