@@ -207,11 +207,13 @@ static void routers_are_right_and_rows_do_not_matter() {
     }
 }
 
-// What two products make of one RMS norm, of rows [begin, end): the activations are quantized once, by the norm itself.
+// What two products make of one RMS norm, of rows [begin, end): the activations are quantized once, by the norm itself. A
+// gated result may be where the norm's was.
 struct norm_with_products {
     static constexpr int64_t N_OUT = 77;
 
     int64_t                         n_values;
+    bool                            is_gated;
     std::vector<std::vector<float>> rows;
     std::vector<float>              weights     = random_values(n_values);
     std::vector<uint8_t>            matrices[2] = { random_q8_0(N_OUT, n_values), random_q8_0(N_OUT, n_values) };
@@ -229,6 +231,9 @@ struct norm_with_products {
             q8_0.push_back(ggml_new_tensor_2d(gf.weights(), GGML_TYPE_Q8_0, n_values, N_OUT));
             products.push_back(ggml_mul_mat(ctx, q8_0[i], norm));
         }
+        if (is_gated) {
+            products = { ggml_swiglu_split(ctx, products[0], products[1]) };
+        }
         gf.build(products);
         set(factors, weights);
         for (size_t i = 0; i < 2; ++i) {
@@ -240,11 +245,11 @@ struct norm_with_products {
         gf.compute();
 
         std::vector<float> res; // of each row: both products
-        const auto         first  = get<float>(products[0]);
-        const auto         second = get<float>(products[1]);
         for (size_t i = 0; i < end - begin; ++i) {
-            res.insert(res.end(), first.begin() + i * N_OUT, first.begin() + (i + 1) * N_OUT);
-            res.insert(res.end(), second.begin() + i * N_OUT, second.begin() + (i + 1) * N_OUT);
+            for (const auto * product : products) {
+                const auto values = get<float>(product);
+                res.insert(res.end(), values.begin() + i * N_OUT, values.begin() + (i + 1) * N_OUT);
+            }
         }
         return res;
     }
@@ -256,11 +261,13 @@ static void products_of_one_norm_are_right_and_rows_do_not_matter() {
             if (n_rows > 8 && n_values % 256 != 0) {
                 continue; // for llama.cpp's kernels
             }
-            norm_with_products p{ n_values, {} };
-            for (int64_t i = 0; i < n_rows; ++i) {
-                p.rows.push_back(random_values(n_values));
+            for (const bool is_gated : { false, true }) {
+                norm_with_products p{ n_values, is_gated, {} };
+                for (int64_t i = 0; i < n_rows; ++i) {
+                    p.rows.push_back(random_values(n_values));
+                }
+                check(p);
             }
-            check(p);
         }
     }
 }
@@ -328,14 +335,20 @@ static void products_of_the_same_rows_are_those_of_each_alone() {
                 graph                      gf(g_gpu);
                 ggml_tensor *              rows = ggml_new_tensor_2d(gf.nodes(), GGML_TYPE_F32, N_VALUES, n_rows);
                 std::vector<ggml_tensor *> weights;
+                std::vector<ggml_tensor *> biases;
                 std::vector<ggml_tensor *> products;
                 for (size_t i = begin; i < end; ++i) {
                     weights.push_back(ggml_new_tensor_2d(gf.weights(), type, N_VALUES, n_out[i]));
+                    biases.push_back(ggml_new_tensor_1d(gf.weights(), GGML_TYPE_F32, n_out[i]));
                     products.push_back(ggml_mul_mat(gf.nodes(), weights.back(), rows));
+                    if (i % 3 != 1) {
+                        products.back() = ggml_add(gf.nodes(), products.back(), biases.back());
+                    }
                 }
                 gf.build(products);
                 for (size_t i = begin; i < end; ++i) {
                     set(weights[i - begin], matrices[i]);
+                    set(biases[i - begin], std::vector<float>(n_out[i], (float) i));
                 }
                 set(rows, input);
                 gf.compute();

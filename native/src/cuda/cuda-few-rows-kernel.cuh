@@ -28,9 +28,10 @@ static FEW_ROWS_FUNCTION float few_rows_glu(float up, float gate, ggml_glu_op op
 
 // Finishes a sum of the n-th row of activations: adds biases and, with a gate, applies the GLU (else `gate` is ignored).
 template <bool GATE>
-static FEW_ROWS_FUNCTION float few_rows_finish(const few_rows_product & p, int n, int row, float result, float gate) {
-    if (p.bias) {
-        result += p.bias[n * p.bias_stride + row];
+static FEW_ROWS_FUNCTION float few_rows_finish(const few_rows_product & p, const few_rows_matrix & matrix, int n,
+                                               int row, float result, float gate) {
+    if (matrix.bias) {
+        result += matrix.bias[n * matrix.bias_stride + row];
     }
     if constexpr (GATE) {
         if (p.gate_bias) {
@@ -324,7 +325,7 @@ static FEW_ROWS_FUNCTION void few_rows_store(const few_rows_product & p, const f
                 results[k] += partials[((k * p.n_block_rows + row) * N + n) * n_chunks + chunk];
             }
         }
-        const float result = few_rows_finish<GATE>(p, n, row_0 + row, results[0], results[GATE]);
+        const float result = few_rows_finish<GATE>(p, matrix, n, row_0 + row, results[0], results[GATE]);
         matrix.dst[few_rows_result_at(p, matrix, p.ids ? routed[n] : n) + row_0 + row] = result;
     }
 }

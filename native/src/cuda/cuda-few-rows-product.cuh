@@ -58,23 +58,24 @@ static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_resident(int n) {
 
 // One of the matrices that the same rows of activations are multiplied with
 struct few_rows_matrix {
-    const char * data;
-    float *      dst;
-    int64_t      dst_stride;  // in elements
-    int          n_rows;
-    int          first_block; // of the thread blocks that take it
+    const char *  data;
+    float *       dst;
+    int64_t       dst_stride;  // in elements
+    int           n_rows;
+    int           first_block; // of the thread blocks that take it
+    const float * bias;        // nullptr: none
+    int64_t       bias_stride; // between rows, in elements
 };
 
 struct more_rows_group;
 
 // columns: rows of activations. Sizes and strides in bytes unless named otherwise.
 struct few_rows_product {
-    few_rows_matrix matrices[FEW_ROWS_TOGETHER]; // of the same type; several only without experts, gate and biases
+    few_rows_matrix matrices[FEW_ROWS_TOGETHER]; // of the same type; several only without experts and gate
     int             n_matrices;
     int             n_blocks;                    // thread blocks of all of them
 
     const char *    gate;                        // nullptr: none
-    const float *   bias;                        // nullptr: none
     const float *   gate_bias;                   // nullptr: none
     const char *    columns;
     const int32_t * ids;                         // nullptr: not a product with experts
@@ -106,7 +107,6 @@ struct few_rows_product {
     int64_t column_stride;
     int64_t column_place_stride;
     int64_t dst_place_stride; // this and all below in elements
-    int64_t bias_stride;
     int64_t gate_bias_stride;
 };
 

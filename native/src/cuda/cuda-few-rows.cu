@@ -46,30 +46,34 @@ static int64_t few_rows_stride(const ggml_tensor * bias) {
     return bias->ne[1] == 1 ? 0 : bias->nb[1] / sizeof(float);
 }
 
-static few_rows_matrix few_rows_matrix_of(const ggml_tensor * src0, const ggml_tensor * dst, bool has_experts) {
-    const size_t stride = has_experts ? dst->nb[2] : dst->nb[1];
-    return { (const char *) src0->data, (float *) dst->data, (int64_t) (stride / sizeof(float)), (int) src0->ne[1], 0 };
+static few_rows_matrix few_rows_matrix_of(const ggml_tensor * src0, const ggml_tensor * dst, bool has_experts,
+                                          const ggml_tensor * bias) {
+    few_rows_matrix m = {};
+    m.data            = (const char *) src0->data;
+    m.dst             = (float *) dst->data;
+    m.dst_stride      = (has_experts ? dst->nb[2] : dst->nb[1]) / sizeof(float);
+    m.n_rows          = src0->ne[1];
+    m.bias            = bias ? (const float *) bias->data : nullptr;
+    m.bias_stride     = bias ? few_rows_stride(bias) : 0;
+    return m;
 }
 
 static few_rows_product few_rows_describe(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids,
                                           const ggml_cuda_mm_fusion_args_host * fusion, const ggml_tensor * dst) {
     few_rows_product p = {};
     p.n_matrices       = 1;
-    p.matrices[0]      = few_rows_matrix_of(src0, dst, ids);
+    p.matrices[0]      = few_rows_matrix_of(src0, dst, ids, fusion ? fusion->x_bias : nullptr);
     p.ids              = ids ? (const int32_t *) ids->data : nullptr;
     if (fusion) {
         p.glu_op    = fusion->glu_op;
         p.glu_limit = fusion->glu_limit;
         for (int i = 0; i < fusion->n_others; ++i) {
-            p.matrices[p.n_matrices++] = few_rows_matrix_of(fusion->others[i]->src[0], fusion->others[i], false);
+            const few_rows_node other(fusion->others[i]);
+            p.matrices[p.n_matrices++] = few_rows_matrix_of(other.product->src[0], other.result, false, other.bias);
         }
     }
     if (fusion && fusion->gate) {
         p.gate = (const char *) fusion->gate->data;
-    }
-    if (fusion && fusion->x_bias) {
-        p.bias        = (const float *) fusion->x_bias->data;
-        p.bias_stride = few_rows_stride(fusion->x_bias);
     }
     if (fusion && fusion->gate_bias) {
         p.gate_bias        = (const float *) fusion->gate_bias->data;
@@ -285,18 +289,32 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
     return true;
 }
 
-// F32 weights so small that reading them again is nothing; llama.cpp's kernel for more rows takes 26 us, this one 3
-static bool is_router(const ggml_tensor * src0) {
-    return src0->type == GGML_TYPE_F32 && ggml_nelements(src0) <= 4 << 20 && few_rows_is_weight(src0);
+bool mtp_cuda_router(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
+                     ggml_tensor * dst) {
+    const auto & device    = ggml_cuda_info().devices[ctx.device];
+    const bool   is_marked = dst->flags & GGML_TENSOR_FLAG_SINGLE_ROWS;
+    const bool   is_few    = src1->ne[1] <= MORE_ROWS_COLUMNS_MAX || few_rows_is_invariant(dst);
+    const bool   is_small  = ggml_nelements(src0) <= 4 << 20; // reading it again is nothing
+    if (!is_marked || !is_few || !is_small || src0->type != GGML_TYPE_F32 || !few_rows_is_weight(src0) ||
+        src1->type != GGML_TYPE_F32 || src1->ne[1] == 1 || src1->ne[2] != 1 || src1->ne[3] != 1 ||
+        !ggml_cuda_should_use_mmvf(src0->type, device.cc, device.warp_size, src0->ne, src0->nb, 1)) {
+        return false;
+    }
+    ggml_tensor rows = *src1;
+    ggml_tensor part = *dst;
+    for (auto * each : { &rows, &part }) {
+        std::swap(each->ne[1], each->ne[2]);
+        each->nb[2] = each->nb[1];
+    }
+    ggml_cuda_mul_mat_vec_f(ctx, src0, &rows, nullptr, &part);
+    return true;
 }
 
 int mtp_cuda_rows_at_a_time(const ggml_tensor * dst) {
     const ggml_tensor * src0 = dst->src[0];
     const ggml_tensor * ids  = dst->op == GGML_OP_MUL_MAT_ID ? dst->src[2] : nullptr;
     if (!few_rows_is_invariant(dst)) {
-        const bool is_marked = dst->flags & GGML_TENSOR_FLAG_SINGLE_ROWS;
-        const bool is_few    = is_marked && !ids && dst->ne[1] <= MORE_ROWS_COLUMNS_MAX;
-        return is_few && is_router(src0) ? MMVF_MAX_BATCH_SIZE : INT_MAX;
+        return INT_MAX;
     }
     if (ids ? expert_rows_can(src0, dst->src[1], dst) :
               mtp_cuda_few_rows_can(src0, dst->src[1], nullptr, nullptr, dst)) {
@@ -304,6 +322,19 @@ int mtp_cuda_rows_at_a_time(const ggml_tensor * dst) {
     }
     // a kernel for floating point numbers adds in the same order for each of its columns
     return ids || ggml_is_quantized(src0->type) ? 1 : MMVF_MAX_BATCH_SIZE;
+}
+
+bool mtp_cuda_copies_rows(const ggml_tensor * product) {
+    const ggml_tensor * src0 = product->src[0];
+    const ggml_tensor * src1 = product->src[1];
+    if (product->op == GGML_OP_MUL_MAT) {
+        return mtp_cuda_few_rows_can(src0, src1, nullptr, nullptr, product);
+    }
+    if (product->op != GGML_OP_MUL_MAT_ID) {
+        return false;
+    }
+    return expert_rows_can(src0, src1, product) ||
+           (!few_rows_is_invariant(product) && mtp_cuda_few_rows_can(src0, src1, product->src[2], nullptr, product));
 }
 
 // --- products of the same activations ---
@@ -328,18 +359,22 @@ int mtp_cuda_few_rows_together(ggml_backend_cuda_context & ctx, ggml_cgraph * cg
     if (ctx.curr_stream_no != 0 || !few_rows_stands_alone(cgraph, i)) {
         return 0;
     }
-    ggml_tensor * node = cgraph->nodes[i];
-    int           end  = i + 1;
-    while (end < cgraph->n_nodes && end - i < FEW_ROWS_TOGETHER && few_rows_go_together(node, cgraph->nodes[end]) &&
+    const ggml_tensor * node = cgraph->nodes[i];
+    ggml_tensor *       results[FEW_ROWS_TOGETHER];
+    int                 n   = 0;
+    int                 end = i;
+    while (end < cgraph->n_nodes && n < FEW_ROWS_TOGETHER && few_rows_go_together(node, cgraph->nodes[end]) &&
            few_rows_stands_alone(cgraph, end)) {
-        ++end;
+        end += few_rows_n_nodes(cgraph, end);
+        results[n++] = cgraph->nodes[end - 1];
     }
-    if (end == i + 1) {
+    if (n == 1) {
         return 0;
     }
     ggml_cuda_mm_fusion_args_host fusion{};
-    fusion.others   = cgraph->nodes + i + 1;
-    fusion.n_others = end - i - 1;
-    ggml_cuda_mul_mat_vec_q(ctx, node->src[0], node->src[1], nullptr, node, &fusion);
-    return fusion.n_others;
+    fusion.x_bias   = few_rows_node(results[0]).bias;
+    fusion.others   = results + 1;
+    fusion.n_others = n - 1;
+    ggml_cuda_mul_mat_vec_q(ctx, node->src[0], node->src[1], nullptr, results[0], &fusion);
+    return end - i - 1;
 }

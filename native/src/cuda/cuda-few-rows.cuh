@@ -37,16 +37,24 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
 bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                           const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst);
 
-// How many rows (tokens, of a product with experts) may be computed at a time, so that a row's sums are added in the same
-// order however many there are: of a product that is marked with GGML_TENSOR_FLAG_INVARIANT, and of a router, up to 16.
-// INT_MAX: all.
+// A product of up to 16 rows with small F32 weights, as routers have them, by llama.cpp's kernel for one row, with thread
+// blocks for each: the same bits. Of more rows, if it is marked with GGML_TENSOR_FLAG_INVARIANT. false: it is another one.
+bool mtp_cuda_router(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
+                     ggml_tensor * dst);
+
+// How many rows (tokens, of a product with experts) of a product that is marked with GGML_TENSOR_FLAG_INVARIANT may be
+// computed at a time, so that a row's sums are added in the same order however many there are. INT_MAX: all, as of others.
 int mtp_cuda_rows_at_a_time(const ggml_tensor * dst);
 
-// Moves products of the same activations and type of weights together, where the graph has other nodes between them, as
-// those that make queries, keys and values have; and the storing of keys to their rotation, with which llama.cpp fuses it.
+// Whether a kernel of our own takes a product, which then reads a copy of its rows: results may be where these are.
+bool mtp_cuda_copies_rows(const ggml_tensor * product);
+
+// Moves products of the same activations and type of weights together, with their biases, where the graph has other nodes
+// between them, as those that make queries, keys and values have; and the storing of keys to their rotation, with which
+// llama.cpp fuses it.
 void mtp_cuda_few_rows_gather(ggml_cgraph * cgraph);
 
-// Computes such products, from node i on, in one kernel. Returns how many there are after node i.
+// Computes such products, from node i on, in one kernel. Returns how many nodes these are, without node i.
 int mtp_cuda_few_rows_together(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i);
 
 // Products take no more shared memory than this for a thread block, as on a GPU that has less. For measurements.

@@ -302,7 +302,7 @@ static FEW_ROWS_FUNCTION void many_rows_store(const few_rows_product & p, const 
                     continue;
                 }
                 matrix.dst[n * matrix.dst_stride + at.row_0 + row] = few_rows_finish<GATE>(
-                    p, n, at.row_0 + row, sums[tile][i * 2 + j] * factor, sums[tile][2 + j] * factor);
+                    p, matrix, n, at.row_0 + row, sums[tile][i * 2 + j] * factor, sums[tile][2 + j] * factor);
             }
         }
     }

@@ -273,7 +273,7 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
         const float * sums   = all + n * stride + row;
         const int     column = group ? group->columns[n] : first + n; // with experts, of all (token, place)
         matrix.dst[few_rows_result_at(p, matrix, column) + row_0 + row] =
-            few_rows_finish<GATE>(p, column, row_0 + row, sums[0], sums[GATE * rows]);
+            few_rows_finish<GATE>(p, matrix, column, row_0 + row, sums[0], sums[GATE * rows]);
     }
 }
 

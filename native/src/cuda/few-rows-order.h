@@ -16,11 +16,43 @@ static inline bool few_rows_go_together(const ggml_tensor * a, const ggml_tensor
     return b->op == GGML_OP_MUL_MAT && a->src[1] == b->src[1] && a->src[0]->type == b->src[0]->type;
 }
 
-// whether a product may be fused with one of the two nodes that follow it
+// A product, and the bias of its rows if the result is a sum: a kernel computes both.
+struct few_rows_node {
+    ggml_tensor * result;
+    ggml_tensor * product;
+    ggml_tensor * bias; // nullptr: none
+
+    explicit few_rows_node(ggml_tensor * result) : result(result), product(result), bias(nullptr) {
+        if (result->op == GGML_OP_ADD) {
+            const bool is_first = result->src[0]->op == GGML_OP_MUL_MAT;
+            product             = result->src[is_first ? 0 : 1];
+            bias                = result->src[is_first ? 1 : 0];
+        }
+    }
+};
+
+// whether the node after a product adds a bias to it, which needs no other result
+static inline bool few_rows_has_bias(const ggml_cgraph * cgraph, int i) {
+    if (i + 1 >= cgraph->n_nodes || cgraph->nodes[i + 1]->op != GGML_OP_ADD) {
+        return false;
+    }
+    const few_rows_node sum(cgraph->nodes[i + 1]);
+    return sum.product == cgraph->nodes[i] && sum.bias->op == GGML_OP_NONE && sum.bias->type == GGML_TYPE_F32 &&
+           ggml_nelements(sum.bias) == sum.result->ne[0] && ggml_node_get_use_count(cgraph, i) == 1 &&
+           !(sum.product->flags & GGML_TENSOR_FLAG_OUTPUT);
+}
+
+// how many nodes a product is, with its bias
+static inline int few_rows_n_nodes(const ggml_cgraph * cgraph, int i) {
+    return few_rows_has_bias(cgraph, i) ? 2 : 1;
+}
+
+// whether a product, with its bias, may be fused with one of the nodes that follow it
 static inline bool few_rows_is_fused(const ggml_cgraph * cgraph, int i) {
-    const ggml_tensor * node = cgraph->nodes[i];
-    const int           end  = std::min(cgraph->n_nodes, i + 3);
-    return std::any_of(cgraph->nodes + i + 1, cgraph->nodes + end, [&](const ggml_tensor * next) {
+    const int           last = i + few_rows_n_nodes(cgraph, i) - 1;
+    const ggml_tensor * node = cgraph->nodes[last];
+    const int           end  = std::min(cgraph->n_nodes, last + (last == i ? 3 : 4)); // a gate has a bias as well
+    return std::any_of(cgraph->nodes + last + 1, cgraph->nodes + end, [&](const ggml_tensor * next) {
         return (next->op == GGML_OP_ADD || next->op == GGML_OP_GLU) && (next->src[0] == node || next->src[1] == node);
     });
 }
@@ -33,12 +65,16 @@ template <class StandsAlone> void few_rows_gather(ggml_cgraph * cgraph, StandsAl
         }
         const ggml_tensor * first = cgraph->nodes[i];
         const int           end   = std::min(cgraph->n_nodes, i + FEW_ROWS_NODES_TO_LOOK);
-        for (int j = i + 1; j < end; ++j) {
+        int                 next  = i + few_rows_n_nodes(cgraph, i);
+        for (int j = next; j < end; ++j) {
             if (few_rows_go_together(first, cgraph->nodes[j]) && stands_alone(j)) {
-                ++i;
-                std::rotate(cgraph->nodes + i, cgraph->nodes + j, cgraph->nodes + j + 1);
+                const int n = few_rows_n_nodes(cgraph, j);
+                std::rotate(cgraph->nodes + next, cgraph->nodes + j, cgraph->nodes + j + n);
+                next += n;
+                j += n - 1;
             }
         }
+        i = next - 1;
     }
 }
 
