@@ -88,8 +88,10 @@ static void launch(K kernel, int n_blocks, int n_threads, size_t shared_size, cu
 
 template <class T, int NT>
 static void launch_many(const few_rows_product & p, const many_rows_division & division, cudaStream_t stream) {
-    p.gate ? launch(many_rows_kernel<T, NT, true>, division.n_blocks, 32 * p.n_warps, division.shared_size, stream, p) :
-             launch(many_rows_kernel<T, NT, false>, division.n_blocks, 32 * p.n_warps, division.shared_size, stream, p);
+    p.gate ? launch(many_rows_kernel<T, NT, true, false>, division.n_blocks, 32 * p.n_warps, division.shared_size,
+                    stream, p) :
+             launch(many_rows_kernel<T, NT, false, false>, division.n_blocks, 32 * p.n_warps, division.shared_size,
+                    stream, p);
 }
 
 template <class K> static void launch_many(few_rows_product p, cudaStream_t stream) {
@@ -184,19 +186,19 @@ struct activations {
     }
 
     void quantize(cudaStream_t stream) const {
+        few_rows_input in = {};
+        in.rows           = floats;
+        in.n_values       = n_values;
+        in.n_rows         = n_rows;
+        in.stride         = n_values;
         if (n_rows <= MORE_ROWS_COLUMNS_MAX) {
-            const dim3      grid((n_values + 127) / 128, more_rows_all_tiles(n_rows));
-            more_rows_input in = {};
-            in.rows            = floats;
-            in.n_values        = n_values;
-            in.n_rows          = n_rows;
-            in.n_tiles         = more_rows_all_tiles(n_rows);
-            in.stride          = n_values;
-            more_rows_quantize<<<grid, MORE_ROWS_QUANTIZE_THREADS, 0, stream>>>(in, tiles);
+            in.n_tiles = more_rows_all_tiles(n_rows);
+            more_rows_quantize<<<dim3((n_values + 127) / 128, in.n_tiles), MORE_ROWS_QUANTIZE_THREADS, 0, stream>>>(
+                in, tiles);
             return;
         }
-        many_rows_pack<<<many_rows_all_tiles(n_rows) * 8, MANY_ROWS_PACK_THREADS, 0, stream>>>(
-            floats, tiles, n_values, n_rows, many_rows_all_tiles(n_rows), n_values);
+        in.n_tiles = many_rows_all_tiles(n_rows);
+        many_rows_pack<<<in.n_tiles * 8, many_rows_pack_threads(n_values), 0, stream>>>(in, tiles);
     }
 };
 
@@ -210,7 +212,7 @@ static few_rows_product describe(const activations & x, const char * matrix, con
     p.n_parts          = x.n_values / FEW_ROWS_PART;
     p.column_size      = (p.n_parts * 2 * FEW_ROWS_Y_SIZE + 15) / 16 * 16;
     p.n_tokens         = n_rows;
-    p.n_groups         = 1;
+    p.n_groups         = n_rows <= MORE_ROWS_COLUMNS_MAX ? 1 : 0;
     p.n_columns        = n_rows;
     p.n_places         = 1;
     p.n_column_places  = 1;

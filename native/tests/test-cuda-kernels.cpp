@@ -302,7 +302,7 @@ static std::vector<float> compute_more(const product & p, const few_rows_device 
     few_rows_product   given = describe(p, rows, n_tokens, n_matrices, res);
     given.n_columns          = 8 * NT;
     given.n_groups           = n_groups;
-    given.column_stride      = (int64_t) rows.columns.size() / n_groups;
+    given.group_stride       = (int64_t) rows.columns.size() / n_groups;
 
     const size_t size = more_rows_divide<T, NT>(given, GATE, device);
     CHECK(size <= device.shared_size);
@@ -310,48 +310,78 @@ static std::vector<float> compute_more(const product & p, const few_rows_device 
     return res;
 }
 
-// with experts: by groups of columns, as a GPU puts them together
-template <class T, int NT, bool GATE>
-static std::vector<float> compute_experts(const product & p, const few_rows_device & device) {
-    const int                    n_places = (int) p.experts[0].size();
-    std::vector<more_rows_group> groups;
-    std::vector<uint8_t>         columns;
-    for (int expert = 0; expert < p.n_experts; ++expert) {
-        more_rows_group group{ expert, 0, {} };
-        quantized_rows  rows;
-        const auto      end_group = [&] {
-            if (group.n_columns > 0) {
-                const auto tiles = in_tiles(rows, group.n_columns, p.n_values, NT);
-                columns.insert(columns.end(), tiles.columns.begin(), tiles.columns.end());
-                groups.push_back(group);
-            }
-            rows.columns.clear();
-            group.n_columns = 0;
-        };
-        for (int column = 0; column < (int) p.rows.size() * n_places; ++column) {
-            if (p.experts[column / n_places][column % n_places] == expert) {
-                const auto row = quantize(p.rows[column / n_places]);
-                rows.columns.insert(rows.columns.end(), row.begin(), row.end());
-                group.columns[group.n_columns++] = column;
-                if (group.n_columns == 8 * NT) {
-                    end_group();
+// columns that have the same expert, as a GPU puts them together; the last group is empty
+struct expert_groups {
+    std::vector<few_rows_group> groups;
+    std::vector<int>            columns;
+    int                         n_used = 0;
+
+    expert_groups(const product & p, int width) {
+        const int n_places = (int) p.experts[0].size();
+        for (int expert = 0; expert < p.n_experts; ++expert) {
+            int n = 0;
+            for (int column = 0; column < (int) p.rows.size() * n_places; ++column) {
+                if (p.experts[column / n_places][column % n_places] != expert) {
+                    continue;
                 }
+                if (n++ % width == 0) {
+                    groups.push_back({ expert, 0 });
+                    columns.resize(groups.size() * width, -1);
+                }
+                columns[(groups.size() - 1) * width + groups.back().n_columns++] = column;
             }
         }
-        end_group();
+        n_used = (int) groups.size();
+        groups.push_back({ 0, 0 });
+        columns.resize(groups.size() * width, -1);
     }
-    const size_t group_size = columns.size() / groups.size();
-    groups.push_back({ 0, 0, {} });
-    const auto         all = quantize_rows(p, 0, p.rows.size());
-    std::vector<float> res(p.rows.size() * n_places * p.n_out, NAN);
-    few_rows_product   given = describe(p, all, (int) p.rows.size(), 1, res);
-    given.groups             = groups.data();
-    given.n_groups           = (int) groups.size();
-    given.columns            = (const char *) columns.data();
-    given.column_stride      = (int64_t) group_size;
+
+    // the rows of a group, for which others are put into another form
+    product rows_of(const product & p, size_t group, int width) const {
+        product part = p;
+        part.rows.clear();
+        for (int i = 0; i < groups[group].n_columns; ++i) {
+            part.rows.push_back(p.rows[columns[group * width + i] / p.experts[0].size()]);
+        }
+        return part;
+    }
+};
+
+// to_group: activations of the rows that it gets, for the kernel
+template <class F>
+static few_rows_product describe_experts(const product & p, const quantized_rows & all, int width,
+                                         const expert_groups & groups, std::vector<uint8_t> & columns,
+                                         std::vector<float> & res, F to_group) {
+    for (int i = 0; i < groups.n_used; ++i) {
+        const auto group = to_group(groups.rows_of(p, i, width));
+        columns.insert(columns.end(), group.begin(), group.end());
+    }
+    few_rows_product given = describe(p, all, (int) p.rows.size(), 1, res);
+    given.groups           = groups.groups.data();
+    given.group_columns    = groups.columns.data();
+    given.n_groups_used    = &groups.n_used;
+    given.n_groups         = (int) groups.groups.size();
+    given.n_columns        = width;
+    given.columns          = (const char *) columns.data();
+    given.group_stride     = (int64_t) columns.size() / groups.n_used;
+    return given;
+}
+
+template <class T, int NT, bool GATE>
+static std::vector<float> compute_experts(const product & p, const few_rows_device & device) {
+    const expert_groups  groups(p, 8 * NT);
+    const auto           all = quantize_rows(p, 0, p.rows.size());
+    std::vector<uint8_t> columns;
+    std::vector<float>   res(p.rows.size() * p.experts[0].size() * p.n_out, NAN);
+    few_rows_product     given = describe_experts(p, all, 8 * NT, groups, columns, res, [](const product & part) {
+        product alone   = part;
+        alone.n_experts = 0;
+        return in_tiles(quantize_rows(alone, 0, alone.rows.size()), (int) alone.rows.size(), alone.n_values, NT)
+            .columns;
+    });
 
     const size_t size = more_rows_divide<T, NT>(given, GATE, device);
-    run_blocks(given.n_blocks, (int) groups.size(), given.n_warps, size, [&] { more_rows_kernel<T, NT, GATE>(given); });
+    run_blocks(given.n_blocks, given.n_groups, given.n_warps, size, [&] { more_rows_kernel<T, NT, GATE>(given); });
     return res;
 }
 
@@ -405,32 +435,26 @@ template <class T> static void check_more_rows(ggml_type type) {
 // --- many rows ---
 
 // as halves, in the layout that the kernel for many rows wants
-static quantized_rows in_halves(const product & p) {
-    const int            n_tiles = many_rows_all_tiles((int) p.rows.size());
-    std::vector<uint8_t> res(many_rows_size(p.n_values, (int64_t) p.rows.size()), 0x7f);
+static std::vector<uint8_t> in_halves(const product & p, int n_tiles) {
+    const int64_t        n_padded = (p.n_values + 255) / 256 * 256;
+    std::vector<uint8_t> res(many_rows_size(p.n_values, 8 * n_tiles), 0x7f);
     for (size_t n = 0; n < p.rows.size(); ++n) {
         const float factor = n % 2 ? 1.0f : 0.25f;
         std::memcpy(res.data() + 4 * n, &factor, sizeof(factor));
-        for (int64_t i = 0; i < p.n_values; ++i) {
+        for (int64_t i = 0; i < n_padded; ++i) {
             // a word of 4 values of each quarter of 256 makes 16: their first halves, then their second ones
             const int64_t     half   = i / 256 * MANY_ROWS_HALVES + i % 64 / 4 * 2 + i % 4 / 2;
             const int64_t     place  = i % 256 / 64 * 2 + i % 2;
-            const ggml_fp16_t value  = ggml_fp32_to_fp16(p.rows[n][i] / factor);
+            const ggml_fp16_t value  = ggml_fp32_to_fp16(i < p.n_values ? p.rows[n][i] / factor : 0.0f);
             const size_t      column = (half * n_tiles + n / 8) * MANY_ROWS_TILE_SIZE + n % 8 * 16;
             std::memcpy(res.data() + MANY_ROWS_HEADER + column + place * 2, &value, sizeof(value));
         }
     }
-    return { res, {} };
+    return res;
 }
 
-template <class T, int NT, bool GATE>
-static std::vector<float> compute_many(const product & p, const few_rows_device & device, int n_matrices) {
-    const int          n_tokens = (int) p.rows.size();
-    const auto         rows     = in_halves(p);
-    std::vector<float> res(n_tokens * p.n_out, NAN);
-    few_rows_product   given = describe(p, rows, n_tokens, n_matrices, res);
-    given.column_stride      = many_rows_all_tiles(n_tokens) * MANY_ROWS_TILE_SIZE;
-
+template <class T, int NT, bool GATE, bool EXPERTS>
+static void run_many(few_rows_product & given, const few_rows_device & device) {
     const auto division = many_rows_divide<T>(given, device);
     CHECK_EQUAL(division.n_tiles, NT);
     CHECK(division.shared_size <= device.shared_size);
@@ -441,9 +465,33 @@ static std::vector<float> compute_many(const product & p, const few_rows_device 
     given.sums     = (char *) sums.data();
     given.counters = counters.data();
     run_blocks(division.n_blocks, 1, given.n_warps, division.shared_size,
-               [&] { many_rows_kernel<T, NT, GATE>(given); });
+               [&] { many_rows_kernel<T, NT, GATE, EXPERTS>(given); });
     CHECK(counters == std::vector<unsigned>(counters.size()));
+}
+
+template <class T, int NT, bool GATE>
+static std::vector<float> compute_many(const product & p, const few_rows_device & device, int n_matrices) {
+    const int            n_tokens = (int) p.rows.size();
+    const int            n_tiles  = many_rows_all_tiles(n_tokens);
+    const quantized_rows rows{ in_halves(p, n_tiles), {} };
+    std::vector<float>   res(n_tokens * p.n_out, NAN);
+    few_rows_product     given = describe(p, rows, n_tokens, n_matrices, res);
+    given.column_stride        = n_tiles * MANY_ROWS_TILE_SIZE;
+    run_many<T, NT, GATE, false>(given, device);
     return res;
+}
+
+template <class T, int NT, bool GATE>
+static void check_many_experts(const product & p, const few_rows_device & device) {
+    const expert_groups  groups(p, 8 * NT);
+    const auto           all = quantize_rows(p, 0, p.rows.size());
+    std::vector<uint8_t> columns;
+    std::vector<float>   res(p.rows.size() * p.experts[0].size() * p.n_out, NAN);
+    few_rows_product     given = describe_experts(p, all, 8 * NT, groups, columns, res,
+                                                  [](const product & part) { return in_halves(part, NT); });
+    given.column_stride        = NT * MANY_ROWS_TILE_SIZE;
+    run_many<T, NT, GATE, true>(given, device);
+    check_values(p, res, false, 1e-3);
 }
 
 template <class T, int NT, bool GATE>
@@ -473,6 +521,12 @@ template <class K> static void check_many_rows(ggml_type type) {
     check_many<T, 8, true>(random_product(type, 1536, 70, 41, 0, true, false), LARGE, 1);
     check_many<T, 8, false>(random_product(type, 512, 9, 67, 0, false, false), LARGE, 1);
     check_many<T, 16, false>(random_product(type, 2304, 33, 131, 0, false, true), HOPPER, 1);
+    check_many_experts<T, 4, true>(random_product(type, 768, 70, 41, 3, true, false), LARGE);
+    check_many_experts<T, 2, false>(random_product(type, 512, 33, 19, 5, false, false), SMALL);
+    if constexpr (T::N_VALUES == 64) { // rows that end with a part of 256 values
+        check_many<few_rows_parts<T>, 4, true>(random_product(type, 1408, 33, 20, 0, true, false), MIDDLE, 1);
+        check_many_experts<few_rows_parts<T>, 8, false>(random_product(type, 704, 70, 50, 2, false, false), LARGE);
+    }
     check_many<T, 16, false>(random_product(type, 2304, 35, 67, 0, false, false), HOPPER, 2);
     check_many<T, 16, true>(random_product(type, 1280, 260, 67, 0, true, false), HOPPER, 1);
 }

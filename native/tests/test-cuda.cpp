@@ -121,13 +121,14 @@ static void experts_are_right_and_rows_do_not_matter() {
     }
 }
 
-// by groups of those that have the same expert, on tensor cores: what the kernel for few rows gives
+// By groups of those that have the same expert, on tensor cores: up to 16 tokens what the kernel for few rows gives, of more
+// halves may have been multiplied.
 static void experts_of_more_rows_are_those_of_few() {
     for (const ggml_type type : TYPES) {
         const int64_t n_block = ggml_blck_size(type) == 32 ? 64 : 256;
         for (const int64_t n_values : { (int64_t) 512, 2048 + 3 * n_block }) {
             for (const int64_t n_experts : { 7, 40 }) {
-                for (const int64_t n_rows : sizes({ 5, 16, 41, 100 })) {
+                for (const int64_t n_rows : { 5, 16, 41, 100, 300 }) {
                     for (const fused what : { fused::NOTHING, fused::GATE }) {
                         product            p = random_product(type, n_values, 45, n_rows, n_experts, what);
                         std::vector<float> few;
@@ -136,7 +137,8 @@ static void experts_of_more_rows_are_those_of_few() {
                             const auto part = p.compute(g_gpu, i, std::min(i + 4, n_rows));
                             few.insert(few.end(), part.begin(), part.end());
                         }
-                        const bool is_same = p.compute(g_gpu, 0, n_rows) == few;
+                        const auto found   = p.compute(g_gpu, 0, n_rows);
+                        const bool is_same = n_rows <= 16 ? found == few : relative_error(found, few) < 1e-2;
                         if (!is_same) {
                             std::printf("experts of %s: %d values, %d rows, %d experts\n", ggml_type_name(type),
                                         (int) n_values, (int) n_rows, (int) n_experts);

@@ -67,7 +67,11 @@ struct few_rows_matrix {
     int64_t       bias_stride; // between rows, in elements
 };
 
-struct more_rows_group;
+// Of a product with experts: columns that have the same one.
+struct few_rows_group {
+    int expert;
+    int n_columns; // 0: none, nor have the groups after it
+};
 
 // columns: rows of activations. Sizes and strides in bytes unless named otherwise.
 struct few_rows_product {
@@ -97,10 +101,13 @@ struct few_rows_product {
     char *     sums;     // that thread blocks leave for each other
     unsigned * counters; // of those that did; 0 between products
 
-    // of more rows (cuda-more-rows-memory.cuh)
-    const more_rows_group * groups;    // with experts; nullptr: columns follow each other
-    int                     n_groups;  // that there may be
-    int                     n_columns; // of a group at most
+    // of more and of many rows (cuda-more-rows-memory.cuh)
+    const few_rows_group * groups;        // with experts; nullptr: columns follow each other
+    const int *            group_columns; // of each group n_columns, of all (token, place)
+    const int *            n_groups_used;
+    int                    n_groups;      // that there may be; 0: none
+    int                    n_columns;     // of a group at most
+    int64_t                group_stride;  // between columns of groups
 
     int64_t row_stride;
     int64_t expert_stride;
@@ -108,6 +115,35 @@ struct few_rows_product {
     int64_t column_place_stride;
     int64_t dst_place_stride; // this and all below in elements
     int64_t gate_bias_stride;
+};
+
+// Rows of activations, and which of them belong together
+struct few_rows_input {
+    const float *          rows;
+    const few_rows_group * groups;        // nullptr: no experts, rows follow each other
+    const int *            group_columns; // of each group n_tiles * 8, of all (token, place)
+    int                    n_values;
+    int                    n_rows;        // without experts
+    int                    n_tiles;       // of a group, or of all rows
+    int64_t                group_size;    // bytes
+    int64_t                stride;        // between rows (tokens), in values
+    int64_t                place_stride;
+    int                    n_places;      // of a token
+    int                    n_column_places;
+
+    // how many rows a group has, from the first on
+    FEW_ROWS_FUNCTION int n_rows_of(int group) const {
+        return groups ? groups[group].n_columns : min(n_rows - group * n_tiles * 8, n_tiles * 8);
+    }
+
+    FEW_ROWS_FUNCTION const float * row_of(int group, int row) const {
+        const int at = group * n_tiles * 8 + row;
+        if (!groups) {
+            return rows + at * stride;
+        }
+        const int column = group_columns[at];
+        return rows + column / n_places * stride + column % n_places % n_column_places * place_stride;
+    }
 };
 
 // How a thread block divides its work: chunks side by side in a matrix row, and warps that take the same chunk of

@@ -138,7 +138,7 @@ static bool many_rows_takes(int64_t n_rows, const ggml_tensor * dst) {
 static bool more_rows_takes(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * dst) {
     const int64_t n_rows      = src1->ne[1];
     const bool    is_whole    = src0->ne[0] % 256 == 0;
-    const bool    takes_parts = n_rows > FEW_ROWS_COLUMNS_MAX && !many_rows_takes(n_rows, dst) && more_rows_has_room();
+    const bool    takes_parts = n_rows > FEW_ROWS_COLUMNS_MAX && (many_rows_takes(n_rows, dst) || more_rows_has_room());
     return n_rows >= MORE_ROWS_COLUMNS_MIN && n_rows <= MANY_ROWS_COLUMNS_MAX && (is_whole || takes_parts) &&
            more_rows_is_aligned(src1);
 }
@@ -171,22 +171,54 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
     few_rows_find(src0->type)->launch(p, few_rows_current_device(), ctx.stream());
 }
 
-static void more_rows_quantize_all(const more_rows_input & in, char * columns, int n_groups, cudaStream_t stream) {
+static void more_rows_quantize_all(const few_rows_input & in, char * columns, int n_groups, cudaStream_t stream) {
     const dim3 grid(GGML_PAD(in.n_values, 256) / 128, n_groups * in.n_tiles);
     ggml_cuda_kernel_launch(more_rows_quantize,
                             ggml_cuda_kernel_launch_params(grid, MORE_ROWS_QUANTIZE_THREADS, (size_t) 0, stream), in,
                             columns);
 }
 
+static void many_rows_pack_all(const few_rows_input & in, char * columns, int n_groups, cudaStream_t stream) {
+    const int n_rows = n_groups * in.n_tiles * 8;
+    ggml_cuda_kernel_launch(many_rows_pack,
+                            ggml_cuda_kernel_launch_params(n_rows, MANY_ROWS_PACK_THREADS, (size_t) 0, stream), in,
+                            columns);
+}
+
+static void many_rows_run(ggml_backend_cuda_context & ctx, few_rows_product p, const few_rows_device & device,
+                          const few_rows_type & type) {
+    ggml_cuda_pool_alloc<unsigned> counters(ctx.pool());
+    if (ctx.curr_stream_no == 0) {
+        p.counters = (unsigned *) (ctx.quantized_memory() + ctx.QUANTIZED_SIZE);
+    } else {
+        p.counters = counters.alloc(MANY_ROWS_COUNTERS);
+        CUDA_CHECK(cudaMemsetAsync(p.counters, 0, MANY_ROWS_COUNTERS * sizeof(unsigned), ctx.stream()));
+    }
+    type.launch_many(p, device, ctx.pool(), ctx.stream());
+}
+
 // Whether experts of these are taken by groups of tokens. Marked with GGML_TENSOR_FLAG_INVARIANT, fewer tokens are as well:
 // what is fused must not depend on how many they are.
 static bool expert_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * dst) {
     const int64_t n_tokens = src1->ne[2];
-    const bool    is_fast =
-        n_tokens >= MORE_ROWS_COLUMNS_MIN && n_tokens * dst->ne[1] <= src0->ne[2] * MORE_ROWS_EXPERT_COLUMNS;
-    return (is_fast || few_rows_is_invariant(dst)) && n_tokens <= MANY_ROWS_COLUMNS_MAX &&
+    return (n_tokens >= MORE_ROWS_COLUMNS_MIN || few_rows_is_invariant(dst)) && n_tokens <= MANY_ROWS_COLUMNS_MAX &&
            src0->ne[2] <= MORE_ROWS_EXPERTS_MAX && few_rows_type_of(src0, src1, dst) && more_rows_is_aligned(src1) &&
            more_rows_has_room();
+}
+
+// How many columns that have the same expert the kernel for many rows takes at a time: more than most experts have, as
+// weights are unpacked for each group (H200, bench/passes.py). 0: they are too few for it.
+static int many_rows_group_width(few_rows_product p, int n_experts, const few_rows_type & type,
+                                 const few_rows_device & device) {
+    const int n_columns = p.n_tokens * p.n_places;
+    const int n         = n_columns / n_experts; // on average
+    if (n < 5) {
+        return 0;
+    }
+    p.n_columns       = n <= 20 ? 32 : 8 * MANY_ROWS_TILES;
+    p.n_groups        = more_rows_groups_max(n_columns, n_experts, p.n_columns);
+    const int n_tiles = type.many_tiles(p, device);
+    return n_tiles >= 4 ? std::min(p.n_columns, 8 * n_tiles) : 0;
 }
 
 bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
@@ -199,30 +231,46 @@ bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * s
         return true;
     }
     few_rows_product p         = few_rows_describe(src0, src1, ids, fusion, dst);
+    const auto *     type      = few_rows_find(src0->type);
+    const auto       device    = few_rows_current_device();
     const int        n_experts = (int) src0->ne[2];
     const int        n_columns = p.n_tokens * p.n_places;
-    p.n_columns                = more_rows_group_width(n_columns, n_experts);
-    p.n_groups                 = more_rows_groups_max(n_columns, n_experts);
-    p.column_stride            = more_rows_size(src0->ne[0], p.n_columns);
+    const int        n_many = many_rows_takes(p.n_tokens, dst) ? many_rows_group_width(p, n_experts, *type, device) : 0;
 
-    ggml_cuda_pool_alloc<more_rows_group> groups(ctx.pool(), p.n_groups);
-    ggml_cuda_pool_alloc<char>            columns(ctx.pool(), p.n_groups * p.column_stride);
+    p.n_columns     = n_many > 0 ? n_many : more_rows_group_width(n_columns, n_experts);
+    p.n_groups      = more_rows_groups_max(n_columns, n_experts, p.n_columns);
+    p.group_stride  = n_many > 0 ? many_rows_size(src0->ne[0], n_many) : more_rows_size(src0->ne[0], p.n_columns);
+    p.column_stride = n_many / 8 * MANY_ROWS_TILE_SIZE;
+
+    ggml_cuda_pool_alloc<few_rows_group> groups(ctx.pool(), p.n_groups);
+    ggml_cuda_pool_alloc<int>            n_groups_used(ctx.pool(), 1);
+    ggml_cuda_pool_alloc<int>            group_columns(ctx.pool(), p.n_groups * p.n_columns);
+    ggml_cuda_pool_alloc<char>           columns(ctx.pool(), p.n_groups * p.group_stride);
+    p.groups        = groups.get();
+    p.n_groups_used = n_groups_used.get();
+    p.group_columns = group_columns.get();
+    p.columns       = columns.get();
     ggml_cuda_kernel_launch(more_rows_route, ggml_cuda_kernel_launch_params(1, 1024, (size_t) 0, ctx.stream()), p.ids,
-                            p.ids_stride, p.n_places, n_columns, n_experts, p.n_columns, p.n_groups, groups.get());
-    more_rows_input in = {};
+                            p.ids_stride, p.n_places, n_columns, n_experts, p.n_columns, p.n_groups, groups.get(),
+                            group_columns.get(), n_groups_used.get());
+    few_rows_input in  = {};
     in.rows            = (const float *) src1->data;
-    in.groups          = groups.get();
+    in.groups          = p.groups;
+    in.group_columns   = p.group_columns;
     in.n_values        = (int) src0->ne[0];
     in.n_tiles         = p.n_columns / 8;
     in.n_places        = p.n_places;
     in.n_column_places = p.n_column_places;
     in.stride          = src1->nb[2] / sizeof(float);
     in.place_stride    = src1->nb[1] / sizeof(float);
-    in.group_size      = p.column_stride;
-    more_rows_quantize_all(in, columns.get(), p.n_groups, ctx.stream());
-    p.groups  = groups.get();
-    p.columns = columns.get();
-    few_rows_find(src0->type)->launch_more(p, few_rows_current_device(), ctx.stream());
+    in.group_size      = p.group_stride;
+    if (n_many > 0) {
+        many_rows_pack_all(in, columns.get(), p.n_groups, ctx.stream());
+        many_rows_run(ctx, p, device, *type);
+    } else {
+        more_rows_quantize_all(in, columns.get(), p.n_groups, ctx.stream());
+        type->launch_more(p, device, ctx.stream());
+    }
     return true;
 }
 
@@ -238,13 +286,19 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
     if (ids || !more_rows_takes(src0, src1, dst) || (!is_many && !type->can_more(n_group, device))) {
         return false;
     }
-    const int     n_values = (int) src1->ne[0];
-    const int     n_tiles  = is_many ? many_rows_all_tiles(n_rows) : more_rows_all_tiles(n_group);
-    const size_t  n_bytes  = more_rows_size(n_values, n_group); // of a group
-    const size_t  size     = is_many ? many_rows_size(n_values, n_rows) : n_groups * n_bytes;
-    const bool    is_kept  = size <= ctx.QUANTIZED_SIZE && ctx.curr_stream_no == 0;
-    const int64_t stride   = src1->nb[1] / sizeof(float);
-    const auto *  rows     = (const float *) src1->data;
+    const int    n_values = (int) src1->ne[0];
+    const int    n_tiles  = is_many ? many_rows_all_tiles(n_rows) : more_rows_all_tiles(n_group);
+    const size_t n_bytes  = more_rows_size(n_values, n_group); // of a group
+    const size_t size     = is_many ? many_rows_size(n_values, n_rows) : n_groups * n_bytes;
+    const bool   is_kept  = size <= ctx.QUANTIZED_SIZE && ctx.curr_stream_no == 0;
+
+    few_rows_input in = {};
+    in.rows           = (const float *) src1->data;
+    in.n_values       = n_values;
+    in.n_rows         = n_rows;
+    in.n_tiles        = n_tiles;
+    in.group_size     = n_bytes;
+    in.stride         = src1->nb[1] / sizeof(float);
 
     ggml_cuda_pool_alloc<char> pool(ctx.pool());
     char *                     columns = is_kept ? ctx.quantized_memory() : pool.alloc(size);
@@ -252,18 +306,8 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
     p.columns                          = columns;
     const bool is_there                = is_kept && ctx.is_quantized(src1, true);
     if (is_many && !is_there) {
-        ggml_cuda_kernel_launch(
-            many_rows_pack,
-            ggml_cuda_kernel_launch_params(8 * n_tiles, MANY_ROWS_PACK_THREADS, (size_t) 0, ctx.stream()), rows,
-            columns, n_values, n_rows, n_tiles, stride);
+        many_rows_pack_all(in, columns, 1, ctx.stream());
     } else if (!is_there) {
-        more_rows_input in = {};
-        in.rows            = rows;
-        in.n_values        = n_values;
-        in.n_rows          = n_rows;
-        in.n_tiles         = n_tiles;
-        in.group_size      = n_bytes;
-        in.stride          = stride;
         more_rows_quantize_all(in, columns, n_groups, ctx.stream());
     }
     if (is_kept) {
@@ -271,21 +315,14 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
         ctx.quantized.in_tiles = true;
     }
     if (!is_many) {
-        p.n_groups      = n_groups;
-        p.n_columns     = n_group;
-        p.column_stride = n_bytes;
+        p.n_groups     = n_groups;
+        p.n_columns    = n_group;
+        p.group_stride = n_bytes;
         type->launch_more(p, device, ctx.stream());
         return true;
     }
     p.column_stride = (int64_t) n_tiles * MANY_ROWS_TILE_SIZE;
-    ggml_cuda_pool_alloc<unsigned> counters(ctx.pool());
-    if (ctx.curr_stream_no == 0) {
-        p.counters = (unsigned *) (ctx.quantized_memory() + ctx.QUANTIZED_SIZE);
-    } else {
-        p.counters = counters.alloc(MANY_ROWS_COUNTERS);
-        CUDA_CHECK(cudaMemsetAsync(p.counters, 0, MANY_ROWS_COUNTERS * sizeof(unsigned), ctx.stream()));
-    }
-    type->launch_many(p, device, ctx.pool(), ctx.stream());
+    many_rows_run(ctx, p, device, *type);
     return true;
 }
 

@@ -6,13 +6,13 @@
 // and each is unpacked once.
 // On GPUs from Turing on; how much shared memory they have decides how many rows a thread block takes.
 //
-// Kernels and files have three names: few rows, 1 to 8; more rows, 5 to 16, of bytes on tensor cores, and with experts up
-// to 512 tokens, in groups that have the same expert; many rows, 17 to 512, of halves there. Where two are possible, see
-// more_rows_takes and expert_rows_can.
+// Kernels and files have three names: few rows, 1 to 8; more rows, 5 to 16, of bytes on tensor cores; many rows, 17 to 512,
+// of halves there. With experts, these two take tokens in groups that have the same one. Where two are possible, see
+// more_rows_takes, expert_rows_can and many_rows_group_width.
 //
 // Up to 16 rows: a row's results do not depend, bit for bit, on the rows next to it. More are multiplied as halves
-// (cuda-many-rows-kernel.cuh), and give other last bits, but for those with experts. Marked with
-// GGML_TENSOR_FLAG_INVARIANT, they are taken 16 at a time: the same bits for 1 to 512 rows.
+// (cuda-many-rows-kernel.cuh), and give other last bits. Marked with GGML_TENSOR_FLAG_INVARIANT, they are taken 16 at a
+// time: the same bits for 1 to 512 rows.
 
 #include "common.cuh"
 
@@ -32,8 +32,8 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
                                const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
                                ggml_tensor * dst);
 
-// A product with experts of up to 512 tokens, in groups of those that have the same expert, on tensor cores: the same bits
-// as by the kernel for few rows. false: there is no kernel, or another one takes less time.
+// A product with experts of up to 512 tokens, in groups of those that have the same expert, on tensor cores. false: there is
+// no kernel, or another one takes less time.
 bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                           const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst);
 

@@ -7,6 +7,8 @@
 // take, as halves. Thread blocks go through the steps of all tiles in turn, each through as many as the others; where the
 // steps of a tile are of several blocks, the last one that has its sums adds all, in the order of the steps.
 //
+// With experts, a tile's columns are those that have the same one.
+//
 // Sums are floats. For up to 64 columns, where shared memory is enough for 8 tiles, the order in which they are added
 // depends on the matrix alone: a column's results do not depend, bit for bit, on the columns next to it, nor on how many
 // they are.
@@ -37,11 +39,11 @@ static FEW_ROWS_FUNCTION void many_rows_convert(int word, __half2 scale, __half2
 }
 
 // A place in the order of all steps: those of a tile, one after the other, then those of the next tile. Tiles of the same
-// matrix rows follow each other.
-struct many_rows_position {
+// matrix rows (with experts: of the same rows of each) follow each other.
+template <bool EXPERTS> struct many_rows_position {
     int          step;
     int          x; // matrix rows
-    int          y; // columns
+    int          y; // columns; with experts, those of a group
     int          matrix;
     int          row_0;
     int          n_rows;
@@ -51,7 +53,7 @@ struct many_rows_position {
         matrix = few_rows_matrix_at(p, x);
         row_0  = (x - p.matrices[matrix].first_block) * p.n_block_rows;
         n_rows = min(p.n_block_rows, p.matrices[matrix].n_rows - row_0);
-        rows   = p.matrices[matrix].data;
+        rows   = p.matrices[matrix].data + (EXPERTS ? p.groups[y].expert * p.expert_stride : 0);
     }
 
     FEW_ROWS_FUNCTION many_rows_position(const few_rows_product & p, int at, int n_steps, int n_y) {
@@ -64,10 +66,11 @@ struct many_rows_position {
 
     FEW_ROWS_FUNCTION void advance(const few_rows_product & p, int n_steps, int n_y) {
         if (++step == n_steps) {
-            step = 0;
-            if (++y == n_y) {
-                y = 0;
-                ++x;
+            step               = 0;
+            const bool is_last = ++y == n_y;
+            y                  = is_last ? 0 : y;
+            x += is_last;
+            if (EXPERTS || is_last) {
                 find(p);
             }
         }
@@ -75,25 +78,31 @@ struct many_rows_position {
 
     // the warp's i-th row; with a gate the last 8 are the gate's
     template <bool GATE> FEW_ROWS_FUNCTION const char * row(const few_rows_product & p, int warp, int i) const {
-        const int row = GATE ? warp * 8 + i % 8 : warp * MANY_ROWS_ROWS + i;
-        return (GATE && i >= 8 ? p.gate : rows) + (row_0 + min(row, n_rows - 1)) * p.row_stride;
+        const int    row  = GATE ? warp * 8 + i % 8 : warp * MANY_ROWS_ROWS + i;
+        const char * gate = EXPERTS ? p.gate + (rows - p.matrices[0].data) : p.gate;
+        return (GATE && i >= 8 ? gate : rows) + (row_0 + min(row, n_rows - 1)) * p.row_stride;
     }
 };
 
+// whether all steps begin where whole words are copied from
+template <class T>
+static constexpr bool many_rows_is_aligned = few_rows_step_size<T>() % FEW_ROWS_COPY == 0 && !few_rows_in_parts<T>;
+
 template <class T> static FEW_ROWS_FUNCTION int many_rows_skipped(const char * row) {
-    return few_rows_step_size<T>() % FEW_ROWS_COPY == 0 ? 0 : (int) ((uintptr_t) row % FEW_ROWS_COPY);
+    return many_rows_is_aligned<T> ? 0 : (int) ((uintptr_t) row % FEW_ROWS_COPY);
 }
 
 // a warp's rows of a step
-template <class T, bool GATE>
-static FEW_ROWS_FUNCTION void many_rows_fetch_weights(const few_rows_product & p, const many_rows_position & at,
-                                                      char * slot, int warp, int lane) {
+template <class T, bool GATE, bool EXPERTS>
+static FEW_ROWS_FUNCTION void many_rows_fetch_weights(const few_rows_product &            p,
+                                                      const many_rows_position<EXPERTS> & at, char * slot, int warp,
+                                                      int lane) {
     constexpr int  row_size   = few_rows_step_size<T>();
     constexpr int  place_size = few_rows_place_size<T>();
-    constexpr bool is_aligned = row_size % FEW_ROWS_COPY == 0;
+    constexpr bool is_aligned = many_rows_is_aligned<T>;
     FEW_ROWS_UNROLL
     for (int i = 0; i < MANY_ROWS_ROWS; i += 8) { // four lanes fetch a row
-        const char * row     = at.row<GATE>(p, warp, i + lane / 4) + at.step * row_size;
+        const char * row     = at.template row<GATE>(p, warp, i + lane / 4) + at.step * row_size;
         const int    skipped = many_rows_skipped<T>(row);
         char *       to      = slot + (i + lane / 4) * place_size + lane % 4 * FEW_ROWS_COPY;
         row += lane % 4 * FEW_ROWS_COPY - skipped;
@@ -107,14 +116,23 @@ static FEW_ROWS_FUNCTION void many_rows_fetch_weights(const few_rows_product & p
     }
 }
 
+// where the columns of a thread block's tiles are, after the first ones
+template <int NT, bool EXPERTS> static FEW_ROWS_FUNCTION auto many_rows_columns_at(const few_rows_product & p, int y) {
+    if constexpr (EXPERTS) {
+        return y * p.group_stride;
+    } else {
+        return y * NT * MANY_ROWS_TILE_SIZE;
+    }
+}
+
 // All warps copy a step's columns, as many halves at a time as there are threads for.
-template <int NT>
-static FEW_ROWS_FUNCTION void many_rows_fetch_columns(const few_rows_product & p, const many_rows_position & at,
-                                                      char * slot) {
+template <int NT, bool EXPERTS>
+static FEW_ROWS_FUNCTION void many_rows_fetch_columns(const few_rows_product &            p,
+                                                      const many_rows_position<EXPERTS> & at, char * slot) {
     constexpr int n_pieces  = NT * MANY_ROWS_TILE_SIZE / FEW_ROWS_COPY; // of a half
     const int     n_threads = p.n_warps * FEW_ROWS_LANES;
     const int     first     = threadIdx.x / n_pieces;
-    const char *  from      = p.columns + MANY_ROWS_HEADER + at.y * NT * MANY_ROWS_TILE_SIZE +
+    const char *  from      = p.columns + MANY_ROWS_HEADER + many_rows_columns_at<NT, EXPERTS>(p, at.y) +
                               ((int64_t) at.step * MANY_ROWS_HALVES + first) * p.column_stride +
                               threadIdx.x % n_pieces * FEW_ROWS_COPY;
     slot += threadIdx.x * FEW_ROWS_COPY;
@@ -126,10 +144,11 @@ static FEW_ROWS_FUNCTION void many_rows_fetch_columns(const few_rows_product & p
 }
 
 // Adds a step's products to the sums: of 16 matrix rows and NT tiles.
-// rows: the lane's two rows; columns: of the step; fetch(): begins to fetch a later step
+// rows: the lane's two rows, of which the lane's quarter may not be there; columns: of the step; fetch(): begins to fetch a
+// later step
 template <class T, int NT, class F>
-static FEW_ROWS_FUNCTION void many_rows_multiply(const char * const (&rows)[2], const char * columns, int lane,
-                                                 float (&sums)[NT][4], F fetch) {
+static FEW_ROWS_FUNCTION void many_rows_multiply(const char * const (&rows)[2], bool is_there, const char * columns,
+                                                 int lane, float (&sums)[NT][4], F fetch) {
     constexpr bool is_early = NT <= MANY_ROWS_TILES; // with more tiles, fetching overlaps with the products
     if (is_early) {
         fetch();
@@ -156,6 +175,9 @@ static FEW_ROWS_FUNCTION void many_rows_multiply(const char * const (&rows)[2], 
                     scales[r][i] = __half2half2(
                         __float2half(MANY_ROWS_FACTOR * weights[r].factor() * (float) weights[r].scale(b, i)));
                 }
+            }
+            if (few_rows_in_parts<T> && !is_there) {
+                scales[r][0] = scales[r][1] = __half2half2(__float2half(0.0f));
             }
             if constexpr (T::HAS_MIN) {
                 mins[r] = __half2half2(__float2half(-MANY_ROWS_FACTOR * weights[r].min(b)));
@@ -281,19 +303,22 @@ static FEW_ROWS_FUNCTION bool many_rows_add_blocks(const few_rows_product & p, i
 }
 
 // stores what the product gives, of a warp
-template <int NT, bool GATE>
-static FEW_ROWS_FUNCTION void many_rows_store(const few_rows_product & p, const many_rows_position & at, int warp,
-                                              int lane, const float (&sums)[NT][4]) {
-    const few_rows_matrix & matrix  = p.matrices[at.matrix];
-    const float *           factors = (const float *) p.columns;
+template <int NT, bool GATE, bool EXPERTS>
+static FEW_ROWS_FUNCTION void many_rows_store(const few_rows_product & p, const many_rows_position<EXPERTS> & at,
+                                              int warp, int lane, const float (&sums)[NT][4]) {
+    const few_rows_matrix & matrix    = p.matrices[at.matrix];
+    const int               first     = EXPERTS ? 0 : at.y * NT * 8;
+    const int               n_columns = EXPERTS ? p.groups[at.y].n_columns : p.n_tokens;
+    const float *           factors   = (const float *) (EXPERTS ? p.columns + at.y * p.group_stride : p.columns);
     FEW_ROWS_UNROLL
     for (int tile = 0; tile < NT; ++tile) {
         FEW_ROWS_UNROLL
         for (int j = 0; j < 2; ++j) {
-            const int n = (at.y * NT + tile) * 8 + lane % 4 * 2 + j;
-            if (n >= p.n_tokens) {
+            const int n = first + tile * 8 + lane % 4 * 2 + j;
+            if (n >= n_columns) {
                 continue;
             }
+            const int   column = EXPERTS ? p.group_columns[at.y * NT * 8 + n] : n;
             const float factor = factors[n] / MANY_ROWS_FACTOR;
             FEW_ROWS_UNROLL
             for (int i = 0; i < (GATE ? 1 : 2); ++i) {
@@ -301,23 +326,27 @@ static FEW_ROWS_FUNCTION void many_rows_store(const few_rows_product & p, const 
                 if (row >= at.n_rows) {
                     continue;
                 }
-                matrix.dst[n * matrix.dst_stride + at.row_0 + row] = few_rows_finish<GATE>(
-                    p, matrix, n, at.row_0 + row, sums[tile][i * 2 + j] * factor, sums[tile][2 + j] * factor);
+                const int64_t result_at = EXPERTS ? few_rows_result_at(p, matrix, column) : column * matrix.dst_stride;
+                matrix.dst[result_at + at.row_0 + row] = few_rows_finish<GATE>(
+                    p, matrix, column, at.row_0 + row, sums[tile][i * 2 + j] * factor, sums[tile][2 + j] * factor);
             }
         }
     }
 }
 
-template <class T, int NT, bool GATE>
+template <class T, int NT, bool GATE, bool EXPERTS>
 FEW_ROWS_LAUNCH_BOUNDS((many_rows_most_warps<T, NT>() * FEW_ROWS_LANES), 1)
 static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
     FEW_ROWS_SHARED(shared);
     ggml_cuda_pdl_lc();
 
-    const int warp    = threadIdx.x / FEW_ROWS_LANES;
-    const int lane    = threadIdx.x % FEW_ROWS_LANES;
-    const int n_steps = p.n_parts / FEW_ROWS_QUARTERS;
-    const int n_y     = (p.n_tokens + 8 * NT - 1) / (8 * NT);
+    const int warp = threadIdx.x / FEW_ROWS_LANES;
+    const int lane = threadIdx.x % FEW_ROWS_LANES;
+    if (EXPERTS) { // which are still being computed, unlike weights
+        ggml_cuda_pdl_sync();
+    }
+    const int n_steps = many_rows_steps(p);
+    const int n_y     = EXPERTS ? *p.n_groups_used : (p.n_tokens + 8 * NT - 1) / (8 * NT);
     const int total   = p.n_blocks * n_y * n_steps;
     const int begin   = many_rows_begin(total, blockIdx.x);
     const int end     = many_rows_begin(total, blockIdx.x + 1);
@@ -326,22 +355,22 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
     constexpr int columns_size = many_rows_columns_size<NT>();
     const int     slot_size    = many_rows_slot_size<T, NT>(p.n_warps);
 
-    many_rows_position next(p, begin, n_steps, n_y);
-    const auto         weights_of = [&](int slot) {
+    many_rows_position<EXPERTS> next(p, begin, n_steps, n_y);
+    const auto                  weights_of = [&](int slot) {
         return shared + slot * slot_size + columns_size + warp * MANY_ROWS_ROWS * place_size;
     };
     {
-        many_rows_position ahead = next;
+        many_rows_position<EXPERTS> ahead = next;
         for (int i = 0; i < min(p.n_slots - 1, end - begin); ++i) { // weights do not depend on what is being computed
-            many_rows_fetch_weights<T, GATE>(p, ahead, weights_of(i), warp, lane);
+            many_rows_fetch_weights<T, GATE, EXPERTS>(p, ahead, weights_of(i), warp, lane);
             ahead.advance(p, n_steps, n_y);
         }
     }
     ggml_cuda_pdl_sync();
-    many_rows_position now = next;
+    many_rows_position<EXPERTS> now = next;
     for (int i = 0; i < p.n_slots - 1; ++i) {
         if (begin + i < end) {
-            many_rows_fetch_columns<NT>(p, next, shared + i * slot_size);
+            many_rows_fetch_columns<NT, EXPERTS>(p, next, shared + i * slot_size);
             next.advance(p, n_steps, n_y);
         }
         __pipeline_commit();
@@ -359,8 +388,8 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
         __syncthreads(); // none needs the free slot any more
         const auto fetch = [&] {
             if (at + p.n_slots - 1 < end) {
-                many_rows_fetch_columns<NT>(p, next, shared + free_slot * slot_size);
-                many_rows_fetch_weights<T, GATE>(p, next, weights_of(free_slot), warp, lane);
+                many_rows_fetch_columns<NT, EXPERTS>(p, next, shared + free_slot * slot_size);
+                many_rows_fetch_weights<T, GATE, EXPERTS>(p, next, weights_of(free_slot), warp, lane);
                 next.advance(p, n_steps, n_y);
             }
             __pipeline_commit();
@@ -371,18 +400,20 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
         for (int r = 0; r < 2; ++r) {
             const int row = r * 8 + lane / 4;
             rows[r]       = weights_of(slot) + row * place_size;
-            if (few_rows_step_size<T>() % FEW_ROWS_COPY != 0) {
-                rows[r] += many_rows_skipped<T>(now.row<GATE>(p, warp, row) + now.step * few_rows_step_size<T>());
+            if (!many_rows_is_aligned<T>) {
+                rows[r] +=
+                    many_rows_skipped<T>(now.template row<GATE>(p, warp, row) + now.step * few_rows_step_size<T>());
             }
         }
-        many_rows_multiply<T, NT>(rows, shared + slot * slot_size, lane, sums, fetch);
+        const bool is_there = !few_rows_in_parts<T> || now.step * FEW_ROWS_QUARTERS + lane % 4 < p.n_parts;
+        many_rows_multiply<T, NT>(rows, is_there, shared + slot * slot_size, lane, sums, fetch);
         slot      = slot + 1 < p.n_slots ? slot + 1 : 0;
         free_slot = free_slot + 1 < p.n_slots ? free_slot + 1 : 0;
 
         if (now.step + 1 == n_steps || at + 1 == end) {
             const bool is_whole = now.step + 1 == n_steps && at + 1 - n_steps >= begin;
             if (is_whole || many_rows_add_blocks<NT>(p, now.x * n_y + now.y, n_steps, total, warp, lane, sums)) {
-                many_rows_store<NT, GATE>(p, now, warp, lane, sums);
+                many_rows_store<NT, GATE, EXPERTS>(p, now, warp, lane, sums);
             }
             FEW_ROWS_UNROLL
             for (int tile = 0; tile < NT; ++tile) {

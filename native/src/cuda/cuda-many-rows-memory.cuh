@@ -60,7 +60,12 @@ static inline int many_rows_all_tiles(int n_columns) {
 }
 
 static inline size_t many_rows_size(int64_t n_values, int64_t n_columns) {
-    return MANY_ROWS_HEADER + n_values / 8 * many_rows_all_tiles((int) n_columns) * MANY_ROWS_TILE_SIZE;
+    return MANY_ROWS_HEADER + GGML_PAD(n_values, 256) / 8 * many_rows_all_tiles((int) n_columns) * MANY_ROWS_TILE_SIZE;
+}
+
+// of 256 values, the last of which may be a part
+static FEW_ROWS_HOST_FUNCTION int many_rows_steps(const few_rows_product & p) {
+    return (p.n_parts + FEW_ROWS_QUARTERS - 1) / FEW_ROWS_QUARTERS;
 }
 
 struct many_rows_division {
@@ -95,19 +100,20 @@ static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_
     const int slot_size = many_rows_slot_size<T, NT>(p.n_warps);
     p.n_slots           = std::min((int) (many_rows_shared_size(device, n_resident) / slot_size), MANY_ROWS_SLOTS_MAX);
     p.n_block_rows      = p.n_warps * (p.gate ? MANY_ROWS_ROWS / 2 : MANY_ROWS_ROWS);
-    const int          n_y = (p.n_tokens + 8 * NT - 1) / (8 * NT);
+    const int          n_y = p.n_groups > 0 ? p.n_groups : (p.n_tokens + 8 * NT - 1) / (8 * NT);
     many_rows_division res;
     res.n_tiles     = NT;
-    res.n_steps     = few_rows_place_blocks(p) * n_y * (p.n_parts / FEW_ROWS_QUARTERS);
+    res.n_steps     = few_rows_place_blocks(p) * n_y * many_rows_steps(p);
     res.n_blocks    = std::max(1, std::min(res.n_steps / MANY_ROWS_STEPS_MIN, n_resident * device.n_multiprocessors));
     res.shared_size = p.n_slots * slot_size + FEW_ROWS_COPY; // types that begin anywhere are read in whole words
     return res;
 }
 
 template <class T> static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_device & device) {
+    const int n_columns = p.n_groups > 0 ? p.n_columns : p.n_tokens;
     p.n_warps           = many_rows_most_warps<T, MANY_ROWS_HOPPER_TILES>();
     const int slot_size = many_rows_slot_size<T, MANY_ROWS_HOPPER_TILES>(p.n_warps);
-    if (device.is_hopper && p.n_tokens > 8 * MANY_ROWS_TILES && many_rows_shared_size(device, 1) / slot_size >= 2) {
+    if (device.is_hopper && n_columns > 8 * MANY_ROWS_TILES && many_rows_shared_size(device, 1) / slot_size >= 2) {
         const auto res = many_rows_divide<T, MANY_ROWS_HOPPER_TILES>(p, device, 1);
         if (res.n_steps >= MANY_ROWS_HOPPER_STEPS * device.n_multiprocessors) {
             return res;
@@ -119,7 +125,7 @@ template <class T> static many_rows_division many_rows_divide(few_rows_product &
                         many_rows_fit<T, 4>(p, device, n_resident)               ? 4 :
                         many_rows_fit<T, 2>(p, device, n_resident)               ? 2 :
                                                                                    0;
-    const int n_tiles = std::min(n_most, many_rows_all_tiles(p.n_tokens));
+    const int n_tiles = std::min(n_most, many_rows_all_tiles(n_columns));
     return n_tiles == 0 ? many_rows_division{} :
            n_tiles == 2 ? many_rows_divide<T, 2>(p, device, n_resident) :
            n_tiles == 4 ? many_rows_divide<T, 4>(p, device, n_resident) :

@@ -5,7 +5,7 @@
 
 #include "cuda-many-rows-memory.cuh"
 
-static constexpr int MANY_ROWS_PACK_THREADS = 1024;
+static constexpr int MANY_ROWS_PACK_THREADS = 1024; // at most
 
 // Where the first two of a row's place-th 4 values are; the other two follow n_tiles tiles later. The places 16, 32 and 48
 // after it follow each other.
@@ -43,51 +43,68 @@ static __device__ __forceinline__ void many_rows_put_group(char * to, int n_tile
     *(int4 *) (to + n_tiles * MANY_ROWS_TILE_SIZE) = *(const int4 *) second;
 }
 
-// A thread block for each row, whose highest value becomes 1. stride: between rows, in values
-static __global__ void __launch_bounds__(MANY_ROWS_PACK_THREADS)
-    many_rows_pack(const float * rows, char * to, int n_values, int n_rows, int n_tiles, int64_t stride) {
+static __device__ __forceinline__ float many_rows_highest(float value) { // of a warp
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    }
+    return value;
+}
+
+// whole warps that have 16 values for each lane
+static FEW_ROWS_HOST_FUNCTION int many_rows_pack_threads(int n_values) {
+    const int n = GGML_PAD(n_values, 16 * 32) / 16;
+    return n < MANY_ROWS_PACK_THREADS ? n : MANY_ROWS_PACK_THREADS;
+}
+
+// A thread block for each row, whose highest value becomes 1. What is missing of the last 256 values becomes 0.
+static __global__ void __launch_bounds__(MANY_ROWS_PACK_THREADS) many_rows_pack(const few_rows_input in, char * to) {
     __shared__ float highest_of[MANY_ROWS_PACK_THREADS / 32];
     ggml_cuda_pdl_lc();
     ggml_cuda_pdl_sync();
 
-    const int  row      = blockIdx.x;
-    const auto place_of = [](int group) { // the first of four
+    const int i   = blockIdx.x / (8 * in.n_tiles);
+    const int row = blockIdx.x % (8 * in.n_tiles);
+    const int n   = in.n_rows_of(i);
+    if (in.groups && row >= n) {
+        return;
+    }
+    to += i * in.group_size;
+    const float * from     = row < n ? in.row_of(i, row) : nullptr;
+    const int     n_of_16  = GGML_PAD(in.n_values, 256) / 16;
+    const auto    place_of = [](int group) { // the first of four
         return group / 16 * 64 + group % 16;
     };
     const auto read = [&](int group, float4(&v)[4]) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int place = place_of(group) + i * 16;
-            v[i]            = row < n_rows ? *(const float4 *) (rows + row * stride + place * 4) : float4{};
+            v[i]            = from && place * 4 < in.n_values ? *(const float4 *) (from + place * 4) : float4{};
         }
     };
     float4 v[4]    = {};
     float  highest = 0.0f;
-    for (int group = threadIdx.x; group < n_values / 16; group += MANY_ROWS_PACK_THREADS) {
+    for (int group = threadIdx.x; group < n_of_16; group += blockDim.x) {
         read(group, v);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             highest = fmaxf(fmaxf(highest, fmaxf(fabsf(v[i].x), fabsf(v[i].y))), fmaxf(fabsf(v[i].z), fabsf(v[i].w)));
         }
     }
-    for (int distance = 16; distance > 0; distance /= 2) {
-        highest = fmaxf(highest, __shfl_xor_sync(0xffffffff, highest, distance));
-    }
+    highest = many_rows_highest(highest);
     if (threadIdx.x % 32 == 0) {
         highest_of[threadIdx.x / 32] = highest;
     }
     __syncthreads();
-    for (int i = 0; i < MANY_ROWS_PACK_THREADS / 32; ++i) {
-        highest = fmaxf(highest, highest_of[i]);
-    }
+    highest = many_rows_highest(threadIdx.x % 32 < blockDim.x / 32 ? highest_of[threadIdx.x % 32] : 0.0f);
     if (threadIdx.x == 0) {
         ((float *) to)[row] = highest;
     }
     const float factor = highest > 0.0f ? 1.0f / highest : 0.0f;
-    for (int group = threadIdx.x; group < n_values / 16; group += MANY_ROWS_PACK_THREADS) {
-        if (n_values / 16 > MANY_ROWS_PACK_THREADS) { // else it has them
+    for (int group = threadIdx.x; group < n_of_16; group += blockDim.x) {
+        if (n_of_16 > blockDim.x) { // else it has them
             read(group, v);
         }
-        many_rows_put_group(to, n_tiles, row, place_of(group), v, factor);
+        many_rows_put_group(to, in.n_tiles, row, place_of(group), v, factor);
     }
 }

@@ -162,7 +162,7 @@ template <class T, int NT> struct more_rows_stream {
     FEW_ROWS_FUNCTION more_rows_stream(const few_rows_product & p, const char * row, int in_team, int team,
                                        int n_teams) :
         weights(row + in_team % PER_ROW * FEW_ROWS_COPY),
-        columns(p.columns + blockIdx.y * p.column_stride + in_team * FEW_ROWS_COPY),
+        columns(p.columns + blockIdx.y * p.group_stride + in_team * FEW_ROWS_COPY),
         to(in_team / PER_ROW * PLACE + in_team % PER_ROW * FEW_ROWS_COPY), n_blocks(more_rows_blocks(p)),
         n_skipped((n_teams - 1) * MORE_ROWS_CHUNK), next(team * MORE_ROWS_CHUNK) {}
 
@@ -249,7 +249,7 @@ static FEW_ROWS_FUNCTION void more_rows_add_chunks(const float (&sums)[NT][MORE_
 // Stores what the product gives: results go through shared memory, so that rows that follow each other are stored together.
 template <int NT, bool GATE>
 static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const few_rows_matrix & matrix,
-                                              const more_rows_group * group, int row_0, int n_rows,
+                                              const few_rows_group * group, int row_0, int n_rows,
                                               const float (&results)[4], float * all, int warp, int lane) {
     constexpr int stride = MORE_ROWS_ROWS + 1;
     if (warp < MORE_ROWS_TILES * NT) {
@@ -271,7 +271,7 @@ static FEW_ROWS_FUNCTION void more_rows_store(const few_rows_product & p, const 
             continue;
         }
         const float * sums   = all + n * stride + row;
-        const int     column = group ? group->columns[n] : first + n; // with experts, of all (token, place)
+        const int     column = group ? p.group_columns[first + n] : first + n; // with experts, of all (token, place)
         matrix.dst[few_rows_result_at(p, matrix, column) + row_0 + row] =
             few_rows_finish<GATE>(p, matrix, column, row_0 + row, sums[0], sums[GATE * rows]);
     }
@@ -292,7 +292,7 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     const int n_teams  = p.n_warps / MORE_ROWS_TEAM;
     const int n_blocks = more_rows_blocks(p);
 
-    const more_rows_group * group = p.groups ? p.groups + blockIdx.y : nullptr;
+    const few_rows_group * group = p.groups ? p.groups + blockIdx.y : nullptr;
     if (group) {
         ggml_cuda_pdl_sync();
         if (group->n_columns == 0) {

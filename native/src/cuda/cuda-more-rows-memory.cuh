@@ -26,18 +26,8 @@ struct alignas(16) more_rows_4_floats {
     float of[4];
 };
 
-// Of a product with experts: columns that have the same one. A column is one of all (token, place).
-struct more_rows_group {
-    int expert;
-    int n_columns; // 0: none, nor have the groups after it
-    int columns[MORE_ROWS_COLUMNS_MAX];
-};
-
 static constexpr int MORE_ROWS_EXPERTS_MAX = 1024;
 static constexpr int MORE_ROWS_SHARED_MAX  = 64 << 10; // bytes that a team may take
-
-// of an expert, on average: with more, llama.cpp's kernel takes less time (H200, bench/passes.py)
-static constexpr int MORE_ROWS_EXPERT_COLUMNS = 64;
 
 // of 8 columns
 static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_all_tiles(int n_rows) {
@@ -74,10 +64,10 @@ static inline int more_rows_group_width(int n_columns, int n_experts) {
     return n_columns > 6 * n_experts ? MORE_ROWS_COLUMNS_MAX : 8;
 }
 
-// groups of that many columns, at most
-static inline int more_rows_groups_max(int n_columns, int n_experts) {
+// groups of `width` columns, at most
+static inline int more_rows_groups_max(int n_columns, int n_experts, int width) {
     const int n_used = std::min(n_columns, n_experts);
-    return n_used + (n_columns - n_used) / more_rows_group_width(n_columns, n_experts);
+    return n_used + (n_columns - n_used) / width;
 }
 
 // of 256 values, the last of which may be a part

@@ -40,48 +40,30 @@ static __device__ __forceinline__ void more_rows_put(char * tiles, int n_tiles, 
     }
 }
 
-// Rows of activations, and which of them belong together
-struct more_rows_input {
-    const float *           rows;
-    const more_rows_group * groups;   // nullptr: no experts, rows follow each other
-    int                     n_values;
-    int                     n_rows;   // without experts
-    int                     n_tiles;  // of a group
-    int64_t                 group_size;
-    int64_t                 stride;   // between rows (tokens), in values
-    int64_t                 place_stride;
-    int                     n_places; // of a token; 0 without experts
-    int                     n_column_places;
-};
-
 // blockIdx.y: a tile; of all groups, one after the other
-static __global__ void more_rows_quantize(const more_rows_input in, char * tiles) {
+static __global__ void more_rows_quantize(const few_rows_input in, char * tiles) {
     const int place = blockIdx.x * 32 + threadIdx.x % 32; // of 4 values
     const int tile  = blockIdx.y % in.n_tiles;
     const int row   = tile * 8 + threadIdx.x / 32;
     ggml_cuda_pdl_lc();
     ggml_cuda_pdl_sync();
 
-    const int               i     = blockIdx.y / in.n_tiles;
-    const more_rows_group * group = in.groups ? in.groups + i : nullptr;
-    const int               first = i * in.n_tiles * 8;
-    const int               n     = group ? group->n_columns : in.n_rows - first;
+    const int i = blockIdx.y / in.n_tiles;
+    const int n = in.n_rows_of(i);
     if (tile * 8 >= n) {
         return;
     }
     float4 v = {};
     if (row < n && place * 4 < in.n_values) {
-        const int column = group ? group->columns[row] : first + row;
-        const int token  = group ? column / in.n_places : column;
-        const int at     = group ? column % in.n_places % in.n_column_places : 0;
-        v                = *(const float4 *) (in.rows + token * in.stride + at * in.place_stride + place * 4);
+        v = *(const float4 *) (in.row_of(i, row) + place * 4);
     }
     more_rows_put(tiles + i * in.group_size, in.n_tiles, row, place, v, true);
 }
 
-// Puts columns that have the same expert into groups. ids: the experts of each token
+// Puts columns that have the same expert into groups of `width`. ids: the experts of each token
 static __global__ void more_rows_route(const int32_t * ids, int ids_stride, int n_places, int n_columns, int n_experts,
-                                       int width, int n_groups_max, more_rows_group * groups) {
+                                       int width, int n_groups_max, few_rows_group * groups, int * group_columns,
+                                       int * n_groups_used) {
     __shared__ int n_of[MORE_ROWS_EXPERTS_MAX];     // columns
     __shared__ int first_of[MORE_ROWS_EXPERTS_MAX]; // group
     __shared__ int n_groups;
@@ -106,17 +88,19 @@ static __global__ void more_rows_route(const int32_t * ids, int ids_stride, int 
         first_of[expert] = first;
         n_of[expert]     = 0;
         for (int begin = 0; begin < n; begin += width) {
-            groups[first + begin / width].expert    = expert;
-            groups[first + begin / width].n_columns = min(width, n - begin);
+            groups[first + begin / width] = { expert, min(width, n - begin) };
         }
     }
     __syncthreads();
     for (int column = threadIdx.x; column < n_columns; column += blockDim.x) {
         const int expert = expert_of(column);
         const int at     = atomicAdd(&n_of[expert], 1); // in any order: columns do not depend on each other
-        groups[first_of[expert] + at / width].columns[at % width] = column;
+        group_columns[first_of[expert] * width + at] = column;
     }
     for (int i = n_groups + threadIdx.x; i < n_groups_max; i += blockDim.x) {
         groups[i].n_columns = 0;
+    }
+    if (threadIdx.x == 0) {
+        *n_groups_used = n_groups;
     }
 }
