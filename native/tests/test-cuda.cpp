@@ -133,11 +133,12 @@ static void experts_of_more_rows_are_those_of_few() {
                         product            p = random_product(type, n_values, 45, n_rows, n_experts, what);
                         std::vector<float> few;
                         p.by_place = what == fused::NOTHING;
-                        for (int64_t i = 0; i < n_rows; i += 4) {
+                        for (int64_t i = 0; i < std::min<int64_t>(n_rows, 16); i += 4) {
                             const auto part = p.compute(g_gpu, i, std::min(i + 4, n_rows));
                             few.insert(few.end(), part.begin(), part.end());
                         }
-                        const auto found   = p.compute(g_gpu, 0, n_rows);
+                        auto found = p.compute(g_gpu, 0, n_rows);
+                        found.resize(few.size()); // of the first rows
                         const bool is_same = n_rows <= 16 ? found == few : relative_error(found, few) < 1e-2;
                         if (!is_same) {
                             std::printf("experts of %s: %d values, %d rows, %d experts\n", ggml_type_name(type),

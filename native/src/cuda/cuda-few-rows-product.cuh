@@ -122,6 +122,7 @@ struct few_rows_input {
     const float *          rows;
     const few_rows_group * groups;        // nullptr: no experts, rows follow each other
     const int *            group_columns; // of each group n_tiles * 8, of all (token, place)
+    const int *            places;        // of each column, among group_columns
     int                    n_values;
     int                    n_rows;        // without experts
     int                    n_tiles;       // of a group, or of all rows
@@ -141,7 +142,11 @@ struct few_rows_input {
         if (!groups) {
             return rows + at * stride;
         }
-        const int column = group_columns[at];
+        return column_of(group_columns[at]);
+    }
+
+    // with experts
+    FEW_ROWS_FUNCTION const float * column_of(int column) const {
         return rows + column / n_places * stride + column % n_places % n_column_places * place_stride;
     }
 };

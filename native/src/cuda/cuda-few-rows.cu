@@ -178,8 +178,7 @@ static void more_rows_quantize_all(const few_rows_input & in, char * columns, in
                             columns);
 }
 
-static void many_rows_pack_all(const few_rows_input & in, char * columns, int n_groups, cudaStream_t stream) {
-    const int n_rows = n_groups * in.n_tiles * 8;
+static void many_rows_pack_all(const few_rows_input & in, char * columns, int n_rows, cudaStream_t stream) {
     ggml_cuda_kernel_launch(many_rows_pack,
                             ggml_cuda_kernel_launch_params(n_rows, MANY_ROWS_PACK_THREADS, (size_t) 0, stream), in,
                             columns);
@@ -245,6 +244,7 @@ bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * s
     ggml_cuda_pool_alloc<few_rows_group> groups(ctx.pool(), p.n_groups);
     ggml_cuda_pool_alloc<int>            n_groups_used(ctx.pool(), 1);
     ggml_cuda_pool_alloc<int>            group_columns(ctx.pool(), p.n_groups * p.n_columns);
+    ggml_cuda_pool_alloc<int>            places(ctx.pool(), n_columns);
     ggml_cuda_pool_alloc<char>           columns(ctx.pool(), p.n_groups * p.group_stride);
     p.groups        = groups.get();
     p.n_groups_used = n_groups_used.get();
@@ -252,11 +252,12 @@ bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * s
     p.columns       = columns.get();
     ggml_cuda_kernel_launch(more_rows_route, ggml_cuda_kernel_launch_params(1, 1024, (size_t) 0, ctx.stream()), p.ids,
                             p.ids_stride, p.n_places, n_columns, n_experts, p.n_columns, p.n_groups, groups.get(),
-                            group_columns.get(), n_groups_used.get());
+                            group_columns.get(), places.get(), n_groups_used.get());
     few_rows_input in  = {};
     in.rows            = (const float *) src1->data;
     in.groups          = p.groups;
     in.group_columns   = p.group_columns;
+    in.places          = places.get();
     in.n_values        = (int) src0->ne[0];
     in.n_tiles         = p.n_columns / 8;
     in.n_places        = p.n_places;
@@ -265,7 +266,7 @@ bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * s
     in.place_stride    = src1->nb[1] / sizeof(float);
     in.group_size      = p.group_stride;
     if (n_many > 0) {
-        many_rows_pack_all(in, columns.get(), p.n_groups, ctx.stream());
+        many_rows_pack_all(in, columns.get(), n_columns, ctx.stream());
         many_rows_run(ctx, p, device, *type);
     } else {
         more_rows_quantize_all(in, columns.get(), p.n_groups, ctx.stream());
@@ -306,7 +307,7 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
     p.columns                          = columns;
     const bool is_there                = is_kept && ctx.is_quantized(src1, true);
     if (is_many && !is_there) {
-        many_rows_pack_all(in, columns, 1, ctx.stream());
+        many_rows_pack_all(in, columns, 8 * n_tiles, ctx.stream());
     } else if (!is_there) {
         more_rows_quantize_all(in, columns, n_groups, ctx.stream());
     }

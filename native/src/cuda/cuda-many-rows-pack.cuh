@@ -57,22 +57,18 @@ static FEW_ROWS_HOST_FUNCTION int many_rows_pack_threads(int n_values) {
     return n < MANY_ROWS_PACK_THREADS ? n : MANY_ROWS_PACK_THREADS;
 }
 
-// A thread block for each row, whose highest value becomes 1. What is missing of the last 256 values becomes 0.
+// A thread block for each row, or with experts for each column, whose highest value becomes 1. What is missing of the last 256 values becomes 0.
 static __global__ void __launch_bounds__(MANY_ROWS_PACK_THREADS) many_rows_pack(const few_rows_input in, char * to) {
     __shared__ float highest_of[MANY_ROWS_PACK_THREADS / 32];
     ggml_cuda_pdl_lc();
     ggml_cuda_pdl_sync();
 
-    const int i   = blockIdx.x / (8 * in.n_tiles);
-    const int row = blockIdx.x % (8 * in.n_tiles);
-    const int n   = in.n_rows_of(i);
-    if (in.groups && row >= n) {
-        return;
-    }
-    to += i * in.group_size;
-    const float * from     = row < n ? in.row_of(i, row) : nullptr;
-    const int     n_of_16  = GGML_PAD(in.n_values, 256) / 16;
-    const auto    place_of = [](int group) { // the first of four
+    const int     at   = in.groups ? in.places[blockIdx.x] : blockIdx.x;
+    const int     row  = in.groups ? at % (8 * in.n_tiles) : at;
+    const float * from = in.groups ? in.column_of(blockIdx.x) : row < in.n_rows ? in.rows + row * in.stride : nullptr;
+    to += in.groups ? at / (8 * in.n_tiles) * in.group_size : 0;
+    const int  n_of_16  = GGML_PAD(in.n_values, 256) / 16;
+    const auto place_of = [](int group) { // the first of four
         return group / 16 * 64 + group % 16;
     };
     const auto read = [&](int group, float4(&v)[4]) {

@@ -9,7 +9,7 @@ static constexpr int MORE_ROWS_TEAM        = FEW_ROWS_QUARTERS; // warps, each w
 static constexpr int MORE_ROWS_TILES       = 2;                 // of 16 matrix rows
 static constexpr int MORE_ROWS_ROWS        = 16 * MORE_ROWS_TILES;
 static constexpr int MORE_ROWS_CHUNK       = 8;                 // times 256 values
-static constexpr int MORE_ROWS_TEAMS_MAX   = 2;
+static constexpr int MORE_ROWS_TEAMS_MAX   = 4;
 static constexpr int MORE_ROWS_COLUMNS_MIN = 5;                 // below, the kernel for few rows takes less time
 static constexpr int MORE_ROWS_COLUMNS_MAX = 16;                // of a group; of more rows see many_rows_takes
 
@@ -82,11 +82,12 @@ template <class T, int NT>
 static size_t more_rows_divide(few_rows_product & p, bool has_gate, const few_rows_device & device) {
     p.n_block_rows = has_gate ? MORE_ROWS_ROWS / 2 : MORE_ROWS_ROWS;
 
-    const int    n_chunks = (more_rows_blocks(p) + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
-    const int    n_blocks = few_rows_place_blocks(p) * p.n_groups;
-    const int    n_teams  = n_chunks > 1 && 4 * n_blocks < 5 * device.n_multiprocessors ? MORE_ROWS_TEAMS_MAX : 1;
-    const size_t team     = more_rows_team_size<T, NT>();
-    p.n_warps             = MORE_ROWS_TEAM * std::min(n_teams, (int) (device.shared_size / team));
+    const int n_chunks = (more_rows_blocks(p) + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
+    const int n_blocks = few_rows_place_blocks(p) * p.n_groups;
+    const int n_teams =
+        n_chunks > 1 && 4 * n_blocks < 5 * device.n_multiprocessors ? std::min(MORE_ROWS_TEAMS_MAX, n_chunks) : 1;
+    const size_t team = more_rows_team_size<T, NT>();
+    p.n_warps         = MORE_ROWS_TEAM * std::min(n_teams, (int) (device.shared_size / team));
 
     const size_t n_shares = (n_blocks + device.n_multiprocessors - 1) / device.n_multiprocessors;
     const size_t alone = (device.shared_size + FEW_ROWS_RESERVED) / (n_shares + 1) - FEW_ROWS_RESERVED + FEW_ROWS_COPY;

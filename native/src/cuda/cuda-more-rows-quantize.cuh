@@ -63,7 +63,7 @@ static __global__ void more_rows_quantize(const few_rows_input in, char * tiles)
 // Puts columns that have the same expert into groups of `width`. ids: the experts of each token
 static __global__ void more_rows_route(const int32_t * ids, int ids_stride, int n_places, int n_columns, int n_experts,
                                        int width, int n_groups_max, few_rows_group * groups, int * group_columns,
-                                       int * n_groups_used) {
+                                       int * places, int * n_groups_used) {
     __shared__ int n_of[MORE_ROWS_EXPERTS_MAX];     // columns
     __shared__ int first_of[MORE_ROWS_EXPERTS_MAX]; // group
     __shared__ int n_groups;
@@ -95,7 +95,10 @@ static __global__ void more_rows_route(const int32_t * ids, int ids_stride, int 
     for (int column = threadIdx.x; column < n_columns; column += blockDim.x) {
         const int expert = expert_of(column);
         const int at     = atomicAdd(&n_of[expert], 1); // in any order: columns do not depend on each other
-        group_columns[first_of[expert] * width + at] = column;
+        const int place  = first_of[expert] * width + at;
+
+        group_columns[place] = column;
+        places[column]       = place;
     }
     for (int i = n_groups + threadIdx.x; i < n_groups_max; i += blockDim.x) {
         groups[i].n_columns = 0;

@@ -8,9 +8,9 @@
 #include <algorithm>
 
 static constexpr int N_THREADS_MAX   = 1024;
-static constexpr int N_VALUES        = 4; // that a thread takes at a time
+static constexpr int N_VALUES        = 4;  // that a thread takes at a time
 static constexpr int N_TURNS         = 4;
-static constexpr int N_NODES_TO_LOOK = 4;
+static constexpr int N_NODES_TO_LOOK = 64; // of a layer: experts are chosen, and added, before a shared one
 
 // Puts 4 values of a row of n times 4 where the kernel for few rows wants them.
 static __device__ __forceinline__ void put_block(block_q8_1 * quantized, int row, int place, int n, float4 v) {
@@ -109,7 +109,9 @@ static bool quantized_fits(const ggml_backend_cuda_context & ctx, int64_t n_valu
 static const ggml_tensor * quantized_norm_user(const ggml_cgraph * cgraph, int i, const ggml_tensor * result) {
     const auto end  = cgraph->nodes + std::min(cgraph->n_nodes, i + N_NODES_TO_LOOK);
     const auto user = std::find_if(cgraph->nodes + i, end, [&](const ggml_tensor * node) {
-        return (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) &&
+        // more tokens are put into groups first
+        const bool has_few = node->op == GGML_OP_MUL_MAT_ID && node->ne[2] < MORE_ROWS_COLUMNS_MIN;
+        return (node->op == GGML_OP_MUL_MAT || has_few) &&
                (node->src[1] == result || node->src[1]->view_src == result) && ggml_is_quantized(node->src[0]->type);
     });
     return user < end ? *user : nullptr;
