@@ -3,7 +3,6 @@
 Reads headers only, never a weight.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,6 +13,7 @@ from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.model_file import ModelFile, read_model
 from pymtp.gguf.passes import Head, bytes_by_type, draft_cost, heads_of, trunk_pass_bytes
 from pymtp.gguf.side_files import side_files_of
+from pymtp.text.files import StrPath
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Inspection:
         return draft_cost(self.heads, self.trunk_pass_bytes)
 
 
-def inspect_model(path: str | os.PathLike[str]) -> Inspection:
+def inspect_model(path: StrPath) -> Inspection:
     """Inspect the GGUF at `path`. Raises ModelError as `file_facts` does."""
     model = read_model(path)
     info, heads, pass_bytes = file_facts(model), heads_of(model), trunk_pass_bytes(model)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pymtp.binding.library import abi_id, check, error_message, ffi, lib
 from pymtp.errors import StateError, require
-from pymtp.text.files import read_record
+from pymtp.text.files import StrPath, read_record
 
 _MAGIC = b"pymtp-state "
 HEAD_BYTES = 4096
@@ -64,11 +64,11 @@ class Snapshots(ABC):
         """
         self._restored(self._one(sequence), data)
 
-    def save_file(self, path: str | os.PathLike[str]) -> None:
+    def save_file(self, path: StrPath) -> None:
         """`save` into a file. Raises StateError if it cannot be written; what was there before stays then."""
         write(path, self.save())
 
-    def restore_file(self, path: str | os.PathLike[str]) -> None:
+    def restore_file(self, path: StrPath) -> None:
         """`restore` from a file."""
         self.restore(read(path))
 
@@ -141,7 +141,7 @@ def _header(data: bytes, *, engine: str, model: str) -> tuple[bytes, dict[str, A
     return head, saved
 
 
-def write(path: str | os.PathLike[str], data: bytes) -> None:
+def write(path: StrPath, data: bytes) -> None:
     """Write all of `data` to `path`, or leave what was there. Raises StateError."""
     try:
         target = Path(path).resolve()  # a link stays one
@@ -158,7 +158,7 @@ def write(path: str | os.PathLike[str], data: bytes) -> None:
         raise StateError(f"cannot write {os.fspath(path)}: {why}; choose another place") from error
 
 
-def read(path: str | os.PathLike[str]) -> bytes:
+def read(path: StrPath) -> bytes:
     """The bytes of the file at `path`. Raises StateError."""
     try:
         return read_record(path)

@@ -6,7 +6,6 @@ Does not check whether an architecture is supported: a list of our own would hav
 pinned llama.cpp. The loader decides: see loader.py.
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from pymtp.gguf.header import Shard, TensorInfo, Value
 from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile, read_model
 from pymtp.gguf.side_files import mismatch, side_files_of
 from pymtp.gguf.types import FILE_TYPES, SAMPLING_PREFIX
+from pymtp.text.files import StrPath
 
 N_CTX_MAX = 4096
 """Tokens of a context that nobody has asked for."""
@@ -93,7 +93,7 @@ class GgufInfo:
         return self.n_layer + (0 if self.has_assistant else self.n_heads_declared)
 
 
-def model_facts(path: str | os.PathLike[str], draft_model: str | os.PathLike[str] | None = None) -> GgufInfo:
+def model_facts(path: StrPath, draft_model: StrPath | None = None) -> GgufInfo:
     """Read metadata and tensor infos of the GGUF at `path`, and of its other parts if it is split.
 
     `draft_model` names the model's assistant, or the file with its MTP heads if they are not in its own.
@@ -116,12 +116,12 @@ def model_facts(path: str | os.PathLike[str], draft_model: str | os.PathLike[str
     return _info(model, heads)
 
 
-def file_facts(path: str | os.PathLike[str]) -> GgufInfo:
+def file_facts(path: StrPath) -> GgufInfo:
     """Like `model_facts`, but also accepts files that are not complete models: MTP heads alone, or an assistant."""
     return _info(read_model(path), None)
 
 
-def find_draft_model(path: str | os.PathLike[str]) -> tuple[ModelFile | None, str | None]:
+def find_draft_model(path: StrPath) -> tuple[ModelFile | None, str | None]:
     """Look for a file mtp-*.gguf with heads or an assistant next to the model at `path`, if that has no heads itself.
 
     Returns the file, or one line that says why none of the files can be used; (None, None) if there are none.

@@ -5,7 +5,6 @@ file fit a model.
 """
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -16,6 +15,7 @@ from pymtp.errors import ModelError, require
 from pymtp.gguf.header import ArrayLength, Shard, TensorInfo, Value, read_numbers
 from pymtp.gguf.limits import MAX_LAYERS, index_problem, metadata_problem
 from pymtp.gguf.shards import read_shards
+from pymtp.text.files import StrPath
 
 DRAFT_TOKENS = "d2t"
 """The tensor that says which tokens the rows of a trimmed output matrix stand for ("draft to target")."""
@@ -41,7 +41,7 @@ def tensors_by_layer(tensors: Iterable[TensorInfo]) -> dict[int, dict[str, Tenso
     return found
 
 
-def read_model(path: str | os.PathLike[str], metadata: Mapping[str, Value] | None = None) -> "ModelFile":
+def read_model(path: StrPath, metadata: Mapping[str, Value] | None = None) -> "ModelFile":
     """The GGUF at `path`, with `metadata` in the place of its own; a ModelFile is what was read before.
 
     Raises InvalidParameter for metadata of another type than the file's.

@@ -4,7 +4,6 @@ Reads samples and single rows through the file system; never loads a model.
 """
 
 import hashlib
-import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from pymtp.gguf.facts import GgufInfo, model_facts
 from pymtp.gguf.header import Shard, TensorInfo
 from pymtp.gguf.model_file import DRAFT_TOKENS
 from pymtp.gguf.types import TYPE_IDS
+from pymtp.text.files import StrPath
 
 if TYPE_CHECKING:  # slow to import, and not needed to inspect a file
     import numpy as np
@@ -43,10 +43,7 @@ def fingerprint(shards: Iterable[Shard], metadata: Sequence[tuple[str, object]] 
 
 
 def output_rows(
-    path: str | os.PathLike[str],
-    head: int,
-    tokens: Sequence[int] | None = None,
-    draft_model: str | os.PathLike[str] | None = None,
+    path: StrPath, head: int, tokens: Sequence[int] | None = None, draft_model: StrPath | None = None
 ) -> "npt.NDArray[np.uint8]":
     """Rows of the matrix with which MTP head `head` computes logits, as stored in the GGUF at `path`.
 

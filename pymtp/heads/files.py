@@ -14,11 +14,12 @@ from pymtp.errors import ModelError, UnsupportedModel
 from pymtp.gguf.model_file import TRAINED_FOR, ModelFile, layer_of
 from pymtp.gguf.side_files import OWN_KEYS, mismatch
 from pymtp.gguf.writer import Metadata, OnWrite, Tensor, stored, write_gguf
+from pymtp.text.files import StrPath
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 
 
-def default_target(model: str | os.PathLike[str]) -> Path:
+def default_target(model: StrPath) -> Path:
     """Where pymtp looks for the heads of a model: mtp-*.gguf next to it."""
     path = Path(model)
     return path.with_name(f"mtp-{_PART.sub('', path.stem)}.gguf")
@@ -56,8 +57,8 @@ def need_heads(model: ModelFile) -> None:
 
 
 def extract_heads(
-    path: str | os.PathLike[str],
-    target: str | os.PathLike[str] | None = None,
+    path: StrPath,
+    target: StrPath | None = None,
     *,
     bare: bool = False,
     force: bool = False,
@@ -90,12 +91,7 @@ def _tensors_of_heads(model: ModelFile) -> list[Tensor]:
 
 
 def attach_heads(
-    path: str | os.PathLike[str],
-    heads: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    *,
-    force: bool = False,
-    on_write: OnWrite | None = None,
+    path: StrPath, heads: StrPath, target: StrPath, *, force: bool = False, on_write: OnWrite | None = None
 ) -> Path:
     """Write the model at `path`, which has no heads, and the heads in a file of their own to one file.
 

@@ -4,7 +4,6 @@ Owns which part of a head gets which type, and what becomes of rows that a type'
 a file stays as it is, bit for bit.
 """
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from pymtp.gguf.model_file import ModelFile
 from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES, TYPE_IDS, WRITABLE_TYPES
 from pymtp.gguf.writer import PIECE_BYTES, Metadata, OnWrite, Piece, Pieces, Tensor, stored, write_gguf
 from pymtp.heads.files import check_target, need_heads
+from pymtp.text.files import StrPath
 
 F32 = TYPE_IDS["f32"]
 
@@ -75,12 +75,7 @@ class Change:
 
 
 def quantize_heads(
-    path: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    types: HeadTypes,
-    *,
-    force: bool = False,
-    on_write: OnWrite | None = None,
+    path: StrPath, target: StrPath, types: HeadTypes, *, force: bool = False, on_write: OnWrite | None = None
 ) -> list[Change]:
     """Write the model or the heads at `path` to `target`, the heads' matrices in other types.
 

@@ -4,7 +4,6 @@ Owns the jobs, the slots, and which LoRA adapters apply. A job is a request. Mus
 is reported of it.
 """
 
-import os
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from pymtp.serving.adapters import Adapters, Scales
 from pymtp.serving.request import Request
 from pymtp.serving.sequence import TokenSequence
 from pymtp.serving.slots import Slots
+from pymtp.text.files import StrPath
 
 N_HEADROOM = 64
 """Tokens of each sequence for which there has to be room, after its own, when another begins again: it would lose its
@@ -125,7 +125,7 @@ class Admission:
             raise StateError("texts with other adapters are generated; wait for them, or close them")
         self.slots.restore(slot, tokens, data, self.adapters.scope(scope, scales) or "")
 
-    def restore(self, path: str | os.PathLike[str]) -> None:
+    def restore(self, path: StrPath) -> None:
         """Restore a saved session. Raises StateError if that fails, or while sequences run in it."""
         if self.running:
             raise StateError("a state cannot be restored while texts are generated; wait for them, or close them")

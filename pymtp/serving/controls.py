@@ -3,7 +3,6 @@
 Owns nothing: each call is handed to the engine's thread, where admission does it. Must not know texts or passes.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +84,7 @@ class ModelSlots:
         """Save all sequences in the cache to a file, heads included. Raises StateError if it cannot be written."""
         self._loop.call(lambda: self._session.save_file(path))
 
-    def restore_file(self, path: str | os.PathLike[str]) -> None:
+    def restore_file(self, path: StrPath) -> None:
         """Restore what `save_file` has saved.
 
         Raises StateError for a file that is damaged or of another model, and while texts are generated.
