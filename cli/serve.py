@@ -12,6 +12,7 @@ from pymtp import ContextParams, InvalidParameter
 from pymtp.errors import INT_MAX, require
 from pymtp.gguf.facts import N_CTX_MAX
 from pymtp.options import Params
+from pymtp.server import logs
 from pymtp.server.run import is_path
 from pymtp.server.run import serve as run_server
 from pymtp.server.settings import ServerSettings
@@ -62,17 +63,8 @@ def serve(own: Values) -> None:
         note_room(loaded)
         return loaded
 
-    run_server(
-        load,
-        settings,
-        hosts=hosts,
-        port=own.port,
-        ssl_cert=own.ssl_cert_file,
-        ssl_key=own.ssl_key_file,
-        is_quiet=own.quiet,
-        is_json=own.log_jsonl,
-        log_file=own.log_file,
-    )
+    logs.set_up(is_quiet=own.quiet, is_json=own.log_jsonl, file=own.log_file)
+    run_server(load, settings, hosts, own.port, own.ssl_cert_file, own.ssl_key_file)
 
 
 def _context(params: ContextParams, n_slots: int | None, shared: bool | None, n_ctx_train: int) -> ContextParams:

@@ -28,10 +28,11 @@ def served(monkeypatch: pytest.MonkeyPatch, *flags: str) -> tuple[Any, ServerSet
     """What loads the model of that server, and its settings."""
     found: list[tuple[Any, ServerSettings]] = []
 
-    def serve(load: Any, settings: ServerSettings, **others: Any) -> None:
+    def serve(load: Any, settings: ServerSettings, *others: Any) -> None:
         found.append((load, settings))
 
     monkeypatch.setattr(pymtp_cli.serve, "run_server", serve)
+    monkeypatch.setattr(pymtp_cli.serve.logs, "set_up", lambda **_: None)
     with pytest.raises(SystemExit, match="0"):
         app(["serve", *flags], prog_name="pymtp")
     return found[0]
@@ -104,7 +105,7 @@ def test_minus_1_is_what_llama_server_takes_it_for(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_key_that_is_empty_does_not_leave_the_server_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pymtp_cli.serve, "run_server", lambda *_, **__: None)
+    monkeypatch.setattr(pymtp_cli.serve, "run_server", lambda *_: None)
     result = CliRunner().invoke(app, ["serve", "--api-key", ""], prog_name="pymtp")
     assert result.exit_code == 1 and "--api-key has no key" in result.stderr
 

@@ -33,22 +33,16 @@ _M_MMAP_THRESHOLD = -3  # malloc.h
 def serve(
     load: Callable[[], Model],
     settings: ServerSettings,
-    *,
-    hosts: Sequence[str] = ("127.0.0.1",),
-    port: int = 8080,
-    ssl_cert: Path | None = None,
-    ssl_key: Path | None = None,
-    is_quiet: bool = False,
-    is_json: bool = False,
-    log_file: Path | None = None,
+    hosts: Sequence[str],
+    port: int,
+    ssl_cert: Path | None,
+    ssl_key: Path | None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C. What has begun is completed first; a second signal ends it at once.
 
-    `is_json`, `log_file`: see logs.set_up. Raises InvalidParameter for an address, a certificate or a file that cannot
-    be used, and what `load` raises.
+    Raises InvalidParameter for an address or a certificate that cannot be used, and what `load` raises.
     """
     _check_certificate(ssl_cert, ssl_key)
-    logs.set_up(is_quiet=is_quiet, is_json=is_json, file=log_file)
     return_large_blocks()
     _allow_many_files()
     sockets = [bound(host, port) for host in hosts]
