@@ -7,6 +7,7 @@ models, or the calls.
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module, util
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,13 @@ def check(status: int) -> None:
     """Raise the exception for `status`, with the library's message; do nothing if the call succeeded."""
     if status != lib.PYMTP_OK:
         raise _ERRORS.get(status, BackendError)(error_message())
+
+
+def made(kind: str, init: Callable[..., int], *args: object) -> Any:
+    """The `struct pymtp_<kind>` that `init` makes of `args`, freed with the last reference. Raises as `check`."""
+    handle = ffi.new(f"struct pymtp_{kind} **")
+    check(init(*args, handle))
+    return ffi.gc(handle[0], lib.pymtp_free)
 
 
 def error_message() -> str:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from pymtp.binding.library import check, ffi, lib
+from pymtp.binding.library import check, ffi, lib, made
 from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
 from pymtp.engine.session import Session
 
@@ -44,9 +44,7 @@ class LookupIndex:
     """
 
     def __init__(self, n_max: int, *, n_min: int = MATCH_MIN) -> None:
-        handle = ffi.new("struct pymtp_lookup **")
-        check(lib.pymtp_lookup_init(n_max, n_min, handle))
-        self._native = ffi.gc(handle[0], lib.pymtp_free)
+        self._native = made("lookup", lib.pymtp_lookup_init, n_max, n_min)
         self._found, self._n_matched = ffi.new("int32_t[]", 16), ffi.new("int32_t *")
         self._history: Sequence[int] = ()
         self._n_followed = 0  # of its tokens, those in the index

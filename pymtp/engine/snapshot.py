@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from pymtp.binding.library import abi_id, check, error_message, ffi, lib
+from pymtp.binding.library import abi_id, check, error_message, ffi, lib, made
 from pymtp.errors import StateError, require
 from pymtp.text.files import StrPath, read_record
 
@@ -85,9 +85,7 @@ class Snapshots(ABC):
         return sequence
 
     def _saved(self, sequence: int) -> bytes:
-        made, size = ffi.new("struct pymtp_state **"), ffi.new("size_t *")
-        check(lib.pymtp_session_save(self._native, sequence, made))
-        state = ffi.gc(made[0], lib.pymtp_free)
+        state, size = made("state", lib.pymtp_session_save, self._native, sequence), ffi.new("size_t *")
         data = lib.pymtp_state_data(state, size)
         return pack(memoryview(ffi.buffer(data, size[0])), engine=abi_id(), model=self._state_id)
 

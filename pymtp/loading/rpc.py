@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from pymtp.binding.library import check, ffi, lib
+from pymtp.binding.library import check, ffi, lib, made
 
 
 class RpcLink:
@@ -15,9 +15,7 @@ class RpcLink:
 
     def __init__(self, endpoint: str) -> None:
         """`endpoint`: host:port. Raises RemoteError if no server of this build answers there."""
-        link = ffi.new("struct pymtp_rpc **")
-        check(lib.pymtp_rpc_connect(endpoint.encode(errors="replace"), link))
-        self._link = ffi.gc(link[0], lib.pymtp_free)
+        self._link = made("rpc", lib.pymtp_rpc_connect, endpoint.encode(errors="replace"))
 
     @property
     def devices(self) -> list[Any]:

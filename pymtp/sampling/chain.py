@@ -12,7 +12,7 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from pymtp.binding.library import check, ffi, lib
+from pymtp.binding.library import check, ffi, lib, made
 from pymtp.engine.session import LogitsRow, Row
 from pymtp.errors import BackendError, Closed, InvalidParameter, NothingAllowed, PymtpError
 from pymtp.loading.vocabulary import Vocabulary
@@ -234,10 +234,8 @@ def _init(
             "is_full": whole_rows,
         },
     )
-    handle = ffi.new("struct pymtp_sampler **")
     native_vocabulary = vocabulary.native if vocabulary else ffi.NULL
-    check(lib.pymtp_sampler_init(n_vocab, native_vocabulary, native, dry or ffi.NULL, handle))
-    return ffi.gc(handle[0], lib.pymtp_free)
+    return made("sampler", lib.pymtp_sampler_init, n_vocab, native_vocabulary, native, dry or ffi.NULL)
 
 
 @lru_cache(maxsize=4)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pymtp.binding.library import check, ffi, lib
+from pymtp.binding.library import ffi, lib, made
 from pymtp.errors import require
 
 if TYPE_CHECKING:
@@ -22,10 +22,8 @@ class Distribution:
 
     def __init__(self, tokens: Sequence[int] | Tokens, probs: Sequence[float] | Probs) -> None:
         require(len(tokens) == len(probs), "probs", f"{len(tokens)}, one for each token", len(probs))
-        handle = ffi.new("struct pymtp_distribution **")
         data = ffi.new("int32_t[]", list(tokens)), ffi.new("double[]", list(probs))
-        check(lib.pymtp_distribution_init(len(tokens), *data, handle))
-        self._native = ffi.gc(handle[0], lib.pymtp_free)
+        self._native = made("distribution", lib.pymtp_distribution_init, len(tokens), *data)
 
     @classmethod
     def adopt(cls, native: Any) -> Distribution:
