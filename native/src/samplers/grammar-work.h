@@ -23,12 +23,7 @@ class grammar_work {
     static void begin() { n_left = ELEMENTS_MAX; }
 
     // n elements are looked at. Throws grammar_error if they are too many.
-    static void step(size_t n) {
-        n_left -= (int64_t) n;
-        if (n_left < 0) {
-            throw grammar_error("the grammar can be followed in too many ways");
-        }
-    }
+    static void step(size_t n) { spend(n, "the grammar can be followed in too many ways"); }
 
     // A rule of n_elements is repeated n_times, and as an option n_rules times more, which is below 0 for {5,2}. Each of
     // these is a rule of its own. Throws grammar_error if they are too many, or cannot be.
@@ -37,10 +32,8 @@ class grammar_work {
             throw grammar_error("a repetition of at least " + std::to_string(n_times) + " and at most " +
                                 std::to_string(n_times + n_rules));
         }
-        n_left -= (int64_t) (n_times * n_elements + n_rules * (n_elements + ELEMENTS_OF_A_RULE));
-        if (n_left < 0) {
-            throw grammar_error("its repetitions make too many rules");
-        }
+        spend(n_times * n_elements + n_rules * (n_elements + ELEMENTS_OF_A_RULE),
+              "its repetitions make too many rules");
     }
 
     // What the parser throws, as a grammar_error. All after its first line belongs to the grammar.
@@ -70,10 +63,8 @@ class grammar_work {
     class search {
       public:
         explicit search(size_t n_elements) {
-            n_left -= (int64_t) (SEARCH_OF_A_RULE + n_elements * SEARCH_OF_A_RULE / 8);
-            if (n_left < 0) {
-                throw grammar_error("its rules begin with each other in too many ways");
-            }
+            spend(SEARCH_OF_A_RULE + n_elements * SEARCH_OF_A_RULE / 8,
+                  "its rules begin with each other in too many ways");
             if (n_chained >= CHAINED_MAX) {
                 throw grammar_error("more than " + std::to_string(CHAINED_MAX) + " rules that begin with each other");
             }
@@ -87,6 +78,13 @@ class grammar_work {
     };
 
   private:
+    static void spend(uint64_t n, const char * why_not) {
+        n_left -= (int64_t) n;
+        if (n_left < 0) {
+            throw grammar_error(why_not);
+        }
+    }
+
     static constexpr int32_t OPEN_MAX         = 200;
     static constexpr int32_t CHAINED_MAX      = 4000;
     static constexpr int64_t SEARCH_OF_A_RULE = 26; // ten million rules at most
