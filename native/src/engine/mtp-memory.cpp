@@ -56,15 +56,14 @@ std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx) {
     return {};
 }
 
-// Whether it keeps the keys of an index next to K/V.
-static bool mtp_memory_has_index(llama_memory_i * memory) {
+// nullptr unless it keeps the keys of an index next to K/V
+static llama_memory_hybrid_idx * mtp_memory_with_index(llama_memory_i * memory) {
     auto * idx = dynamic_cast<llama_memory_hybrid_idx *>(memory);
-    return idx && idx->get_mem_idx();
+    return idx && idx->get_mem_idx() ? idx : nullptr;
 }
 
 std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory) {
-    if (mtp_memory_has_index(memory)) {
-        auto * idx = dynamic_cast<llama_memory_hybrid_idx *>(memory);
+    if (auto * idx = mtp_memory_with_index(memory)) {
         return { idx->get_mem_attn(), idx->get_mem_idx() };
     }
     memory = mtp_memory_attention(memory);
@@ -226,8 +225,8 @@ static llama_memory_context_ptr mtp_memory_place_idx(llama_memory_hybrid_idx & m
 }
 
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch) {
-    if (mtp_memory_has_index(memory)) {
-        return mtp_memory_place_idx(dynamic_cast<llama_memory_hybrid_idx &>(*memory), ubatch);
+    if (auto * idx = mtp_memory_with_index(memory)) {
+        return mtp_memory_place_idx(*idx, ubatch);
     }
     memory = mtp_memory_attention(memory);
 
