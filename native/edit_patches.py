@@ -131,7 +131,7 @@ def run(arguments: list[str], folder: Path) -> str:
     return result.stdout
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description="Edits pymtp's patches to llama.cpp in a git repository.")
     parser.add_argument("action", choices=["edit", "rebase", "export"])
     parser.add_argument("--source", type=Path, help="archive or directory to use instead of a download")
@@ -145,19 +145,15 @@ def main() -> int:
             edit(folder, options.source)
             print(f"{folder}: one commit for each patch. Change them, then run make patches-export")
         elif options.action == "rebase":
-            conflict = rebase(folder, options.source, options.onto)
-            if conflict:
-                print(conflict, file=sys.stderr)
-                return 1
+            if conflict := rebase(folder, options.source, options.onto):
+                sys.exit(conflict)
             print(f"{folder}: the whole series is rebased; native/patches/README.md says what comes next")
         else:
             for path in export(folder):
                 print(path.name)
     except PrepareError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -49,7 +49,7 @@ def is_current(tree: Path, series: str) -> bool:
         return False
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description="Prepares the llama.cpp sources that pymtp builds.")
     parser.add_argument("action", choices=["tree", "fetch"])
     parser.add_argument("--tree", type=Path, help="where the patched tree goes")
@@ -63,10 +63,8 @@ def main() -> int:
         else:
             prepare(options.tree, options.source, options.cache, patches=options.patches)
     except PrepareError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
