@@ -274,7 +274,7 @@ def test_a_window_is_whole_for_all_ubatches_of_a_pass(tmp_path: Path) -> None:
     """Though the last of them take cells of positions that the first ones see."""
     text, other = (random.Random(seed).choices(range(1, 500), k=n) for seed, n in ((1, 75), (2, 90)))
     path = write_mimo2(tmp_path / "tiny.gguf")
-    with Model(path, draft="none", n_ctx=300, n_ubatch=8, n_seq_max=2, n_threads=1) as model:
+    with Model(path, draft="none", n_ctx=300, n_ubatch=8, n_seq_max=2, n_threads=1, n_gpu_layers=0) as model:
         session = model.session
         session.decode([Chunk(text[:2], 0, 1)])
         session.decode([Chunk(other, 0)])
