@@ -310,7 +310,7 @@ static std::vector<float> compute_more(const product & p, const few_rows_device 
     return res;
 }
 
-// columns that have the same expert, as a GPU puts them together; the last group is empty
+// columns that have the same expert, as a GPU puts them together, with as many groups as there could be
 struct expert_groups {
     std::vector<few_rows_group> groups;
     std::vector<int>            columns;
@@ -332,7 +332,7 @@ struct expert_groups {
             }
         }
         n_used = (int) groups.size();
-        groups.push_back({ 0, 0 });
+        groups.resize(more_rows_groups_max((int) p.rows.size() * n_places, (int) p.n_experts, width));
         columns.resize(groups.size() * width, -1);
     }
 
@@ -523,6 +523,9 @@ template <class K> static void check_many_rows(ggml_type type) {
     check_many<T, 16, false>(random_product(type, 2304, 33, 131, 0, false, true), HOPPER, 1);
     check_many_experts<T, 4, true>(random_product(type, 768, 70, 41, 3, true, false), LARGE);
     check_many_experts<T, 2, false>(random_product(type, 512, 33, 19, 5, false, false), SMALL);
+    product few_of_many = random_product(type, 512, 140, 20, 36, false, false); // for more thread blocks than steps
+    few_of_many.experts.assign(20, { 1, 2 });
+    check_many_experts<T, 4, false>(few_of_many, { 132, 227 << 10, true });
     if constexpr (T::N_VALUES == 64) { // rows that end with a part of 256 values
         check_many<few_rows_parts<T>, 4, true>(random_product(type, 1408, 33, 20, 0, true, false), MIDDLE, 1);
         check_many_experts<few_rows_parts<T>, 8, false>(random_product(type, 704, 70, 50, 2, false, false), LARGE);
@@ -620,6 +623,40 @@ static void keys_are_stored_after_their_rotation() {
     ggml_free(ctx);
 }
 
+// With the biases of weights, and those that stand alone; a product that a residual is added to stays.
+static void products_and_their_biases_are_moved_together() {
+    ggml_context *        ctx    = ggml_init({ 1 << 20, nullptr, true });
+    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 64);
+    ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+
+    ggml_tensor * rows = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4);
+    const auto    bias = [&](ggml_backend_buffer_t where) {
+        ggml_tensor * res = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
+        res->buffer       = where;
+        return res;
+    };
+    const auto product = [&] {
+        return ggml_mul_mat(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8), rows);
+    };
+    ggml_tensor * query      = ggml_add(ctx, product(), bias(buffer));
+    ggml_tensor * value      = product();
+    ggml_tensor * key        = ggml_add(ctx, product(), bias(buffer));
+    ggml_tensor * residual   = ggml_add(ctx, product(), rows);
+    ggml_tensor * computed   = ggml_add(ctx, product(), bias(nullptr)); // no weight
+    ggml_tensor * squares[3] = { ggml_sqr(ctx, query), ggml_sqr(ctx, value), ggml_sqr(ctx, key) };
+    ggml_cgraph * graph      = ggml_new_graph(ctx);
+    for (ggml_tensor * node : { squares[0], residual, squares[1], computed, squares[2] }) {
+        ggml_build_forward_expand(graph, node);
+    }
+    few_rows_gather(graph,
+                    [&](int i) { return graph->nodes[i]->op == GGML_OP_MUL_MAT && !few_rows_is_fused(graph, i); });
+    ggml_tensor * const expected[] = { query->src[0],    query,    value,      key->src[0],      key,      squares[0],
+                                       residual->src[0], residual, squares[1], computed->src[0], computed, squares[2] };
+    CHECK(graph->n_nodes == 12 && std::equal(std::begin(expected), std::end(expected), graph->nodes));
+    ggml_backend_buffer_free(buffer);
+    ggml_free(ctx);
+}
+
 int main() {
     RUN(q8_0_is_right_and_rows_do_not_matter);
     RUN(q4_0_is_right_and_rows_do_not_matter);
@@ -632,6 +669,7 @@ int main() {
     RUN(q6_K_is_right_and_rows_do_not_matter);
     RUN(iq4_xs_is_right_and_rows_do_not_matter);
     RUN(keys_are_stored_after_their_rotation);
+    RUN(products_and_their_biases_are_moved_together);
     ggml_quantize_free();
     return g_n_failed > 0;
 }

@@ -117,6 +117,11 @@ struct few_rows_product {
     int64_t gate_bias_stride;
 };
 
+// times 256 values that a matrix row has; the last may be a part
+static FEW_ROWS_HOST_FUNCTION int few_rows_steps(const few_rows_product & p) {
+    return (p.n_parts + FEW_ROWS_QUARTERS - 1) / FEW_ROWS_QUARTERS;
+}
+
 // Rows of activations, and which of them belong together
 struct few_rows_input {
     const float *          rows;

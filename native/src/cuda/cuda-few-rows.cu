@@ -97,12 +97,6 @@ static few_rows_product few_rows_describe(const ggml_tensor * src0, const ggml_t
     return p;
 }
 
-// also before a graph is allocated, when a part of a weight has no buffer yet
-static bool few_rows_is_weight(const ggml_tensor * src0) {
-    ggml_backend_buffer_t buffer = src0->view_src ? src0->view_src->buffer : src0->buffer;
-    return buffer && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
-}
-
 static bool few_rows_is_invariant(const ggml_tensor * dst) {
     return dst->flags & GGML_TENSOR_FLAG_INVARIANT;
 }
@@ -179,9 +173,9 @@ static void more_rows_quantize_all(const few_rows_input & in, char * columns, in
 }
 
 static void many_rows_pack_all(const few_rows_input & in, char * columns, int n_rows, cudaStream_t stream) {
-    ggml_cuda_kernel_launch(many_rows_pack,
-                            ggml_cuda_kernel_launch_params(n_rows, MANY_ROWS_PACK_THREADS, (size_t) 0, stream), in,
-                            columns);
+    ggml_cuda_kernel_launch(
+        many_rows_pack, ggml_cuda_kernel_launch_params(n_rows, many_rows_pack_threads(in.n_values), (size_t) 0, stream),
+        in, columns);
 }
 
 static void many_rows_run(ggml_backend_cuda_context & ctx, few_rows_product p, const few_rows_device & device,

@@ -46,7 +46,7 @@ bool mtp_cuda_router(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, 
 // computed at a time, so that a row's sums are added in the same order however many there are. INT_MAX: all, as of others.
 int mtp_cuda_rows_at_a_time(const ggml_tensor * dst);
 
-// Whether a kernel of our own takes a product, which then reads a copy of its rows: results may be where these are.
+// Whether a kernel of our own takes a product, which then reads a copy of its rows (src1): results may be where these are.
 bool mtp_cuda_copies_rows(const ggml_tensor * product);
 
 // Moves products of the same activations and type of weights together, with their biases, where the graph has other nodes

@@ -222,9 +222,15 @@ static FEW_ROWS_FUNCTION void many_rows_multiply(const char * const (&rows)[2], 
     many_rows_wait_products<0>();
 }
 
+// thread blocks that have steps: of experts there may be fewer than the grid was made for
+static FEW_ROWS_FUNCTION int many_rows_blocks(int total) {
+    return min((int) gridDim.x, total);
+}
+
 // the first step of a thread block
 static FEW_ROWS_FUNCTION int many_rows_begin(int total, int block) {
-    return (int) ((int64_t) total * block / (int) gridDim.x);
+    const int n = many_rows_blocks(total);
+    return (int) ((int64_t) total * min(block, n) / n);
 }
 
 // Adds the sums that blocks left for a warp, in the order of the blocks. place_of: where a block left them
@@ -257,7 +263,7 @@ static FEW_ROWS_FUNCTION bool many_rows_add_blocks(const few_rows_product & p, i
         return many_rows_begin(total, block);
     };
     const auto block_of = [&](int step) { // the last one that begins at it or before
-        int block = (int) ((int64_t) step * (int) gridDim.x / total);
+        int block = (int) ((int64_t) step * many_rows_blocks(total) / total);
         while (begin_of(block + 1) <= step) {
             ++block;
         }
@@ -345,7 +351,7 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
     if (EXPERTS) { // which are still being computed, unlike weights
         ggml_cuda_pdl_sync();
     }
-    const int n_steps = many_rows_steps(p);
+    const int n_steps = few_rows_steps(p);
     const int n_y     = EXPERTS ? *p.n_groups_used : (p.n_tokens + 8 * NT - 1) / (8 * NT);
     const int total   = p.n_blocks * n_y * n_steps;
     const int begin   = many_rows_begin(total, blockIdx.x);

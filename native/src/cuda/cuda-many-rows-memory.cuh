@@ -63,11 +63,6 @@ static inline size_t many_rows_size(int64_t n_values, int64_t n_columns) {
     return MANY_ROWS_HEADER + GGML_PAD(n_values, 256) / 8 * many_rows_all_tiles((int) n_columns) * MANY_ROWS_TILE_SIZE;
 }
 
-// of 256 values, the last of which may be a part
-static FEW_ROWS_HOST_FUNCTION int many_rows_steps(const few_rows_product & p) {
-    return (p.n_parts + FEW_ROWS_QUARTERS - 1) / FEW_ROWS_QUARTERS;
-}
-
 struct many_rows_division {
     int    n_tiles;  // of columns that a thread block takes at a time; 0: there is too little shared memory
     int    n_steps;  // of all tiles
@@ -103,7 +98,7 @@ static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_
     const int          n_y = p.n_groups > 0 ? p.n_groups : (p.n_tokens + 8 * NT - 1) / (8 * NT);
     many_rows_division res;
     res.n_tiles     = NT;
-    res.n_steps     = few_rows_place_blocks(p) * n_y * many_rows_steps(p);
+    res.n_steps     = few_rows_place_blocks(p) * n_y * few_rows_steps(p);
     res.n_blocks    = std::max(1, std::min(res.n_steps / MANY_ROWS_STEPS_MIN, n_resident * device.n_multiprocessors));
     res.shared_size = p.n_slots * slot_size + FEW_ROWS_COPY; // types that begin anywhere are read in whole words
     return res;

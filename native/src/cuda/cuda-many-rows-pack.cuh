@@ -57,7 +57,8 @@ static FEW_ROWS_HOST_FUNCTION int many_rows_pack_threads(int n_values) {
     return n < MANY_ROWS_PACK_THREADS ? n : MANY_ROWS_PACK_THREADS;
 }
 
-// A thread block for each row, or with experts for each column, whose highest value becomes 1. What is missing of the last 256 values becomes 0.
+// A thread block for each row, or with experts for each column, whose highest value becomes 1. What is missing of the last
+// 256 values becomes 0.
 static __global__ void __launch_bounds__(MANY_ROWS_PACK_THREADS) many_rows_pack(const few_rows_input in, char * to) {
     __shared__ float highest_of[MANY_ROWS_PACK_THREADS / 32];
     ggml_cuda_pdl_lc();

@@ -163,7 +163,7 @@ template <class T, int NT> struct more_rows_stream {
                                        int n_teams) :
         weights(row + in_team % PER_ROW * FEW_ROWS_COPY),
         columns(p.columns + blockIdx.y * p.group_stride + in_team * FEW_ROWS_COPY),
-        to(in_team / PER_ROW * PLACE + in_team % PER_ROW * FEW_ROWS_COPY), n_blocks(more_rows_blocks(p)),
+        to(in_team / PER_ROW * PLACE + in_team % PER_ROW * FEW_ROWS_COPY), n_blocks(few_rows_steps(p)),
         n_skipped((n_teams - 1) * MORE_ROWS_CHUNK), next(team * MORE_ROWS_CHUNK) {}
 
     FEW_ROWS_FUNCTION int after(int block) const {
@@ -290,7 +290,7 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     const int quarter  = warp % MORE_ROWS_TEAM;
     const int in_team  = threadIdx.x % (MORE_ROWS_TEAM * FEW_ROWS_LANES);
     const int n_teams  = p.n_warps / MORE_ROWS_TEAM;
-    const int n_blocks = more_rows_blocks(p);
+    const int n_blocks = few_rows_steps(p);
 
     const few_rows_group * group = p.groups ? p.groups + blockIdx.y : nullptr;
     if (group) {

@@ -70,11 +70,6 @@ static inline int more_rows_groups_max(int n_columns, int n_experts, int width) 
     return n_used + (n_columns - n_used) / width;
 }
 
-// of 256 values, the last of which may be a part
-static FEW_ROWS_HOST_FUNCTION int more_rows_blocks(const few_rows_product & p) {
-    return (p.n_parts + FEW_ROWS_QUARTERS - 1) / FEW_ROWS_QUARTERS;
-}
-
 // Divides a product among thread blocks; returns the bytes of shared memory that one asks for. These are enough to keep a
 // multiprocessor from holding more blocks than its share: a kernel that starts while the one before it ends would crowd
 // on some.
@@ -82,7 +77,7 @@ template <class T, int NT>
 static size_t more_rows_divide(few_rows_product & p, bool has_gate, const few_rows_device & device) {
     p.n_block_rows = has_gate ? MORE_ROWS_ROWS / 2 : MORE_ROWS_ROWS;
 
-    const int n_chunks = (more_rows_blocks(p) + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
+    const int n_chunks = (few_rows_steps(p) + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
     const int n_blocks = few_rows_place_blocks(p) * p.n_groups;
     const int n_teams =
         n_chunks > 1 && 4 * n_blocks < 5 * device.n_multiprocessors ? std::min(MORE_ROWS_TEAMS_MAX, n_chunks) : 1;

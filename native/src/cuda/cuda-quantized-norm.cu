@@ -109,9 +109,9 @@ static bool quantized_fits(const ggml_backend_cuda_context & ctx, int64_t n_valu
 static const ggml_tensor * quantized_norm_user(const ggml_cgraph * cgraph, int i, const ggml_tensor * result) {
     const auto end  = cgraph->nodes + std::min(cgraph->n_nodes, i + N_NODES_TO_LOOK);
     const auto user = std::find_if(cgraph->nodes + i, end, [&](const ggml_tensor * node) {
-        // more tokens are put into groups first
-        const bool has_few = node->op == GGML_OP_MUL_MAT_ID && node->ne[2] < MORE_ROWS_COLUMNS_MIN;
-        return (node->op == GGML_OP_MUL_MAT || has_few) &&
+        // from 5 tokens on they are put into groups, and quantized there: but a row's norm is the same for up to 16
+        const bool has_few = node->ne[2] <= MORE_ROWS_COLUMNS_MAX || (node->flags & GGML_TENSOR_FLAG_INVARIANT);
+        return (node->op == GGML_OP_MUL_MAT || (node->op == GGML_OP_MUL_MAT_ID && has_few)) &&
                (node->src[1] == result || node->src[1]->view_src == result) && ggml_is_quantized(node->src[0]->type);
     });
     return user < end ? *user : nullptr;

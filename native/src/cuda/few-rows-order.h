@@ -5,6 +5,7 @@
 // rotated keys. Knows graphs and no device, as it is the client of an RPC server that orders what the server's GPU
 // computes.
 
+#include "ggml-backend.h"
 #include "ggml-impl.h"
 
 #include <algorithm>
@@ -16,6 +17,12 @@ static inline bool few_rows_go_together(const ggml_tensor * a, const ggml_tensor
     return b->op == GGML_OP_MUL_MAT && a->src[1] == b->src[1] && a->src[0]->type == b->src[0]->type;
 }
 
+// also before a graph is allocated, when a part of a weight has no buffer yet
+static inline bool few_rows_is_weight(const ggml_tensor * tensor) {
+    const ggml_backend_buffer_t buffer = tensor->view_src ? tensor->view_src->buffer : tensor->buffer;
+    return buffer && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+}
+
 // A product, and the bias of its rows if the result is a sum: a kernel computes both.
 struct few_rows_node {
     ggml_tensor * result;
@@ -24,9 +31,8 @@ struct few_rows_node {
 
     explicit few_rows_node(ggml_tensor * result) : result(result), product(result), bias(nullptr) {
         if (result->op == GGML_OP_ADD) {
-            const bool is_first = result->src[0]->op == GGML_OP_MUL_MAT;
-            product             = result->src[is_first ? 0 : 1];
-            bias                = result->src[is_first ? 1 : 0];
+            product = result->src[0];
+            bias    = result->src[1];
         }
     }
 };
@@ -37,9 +43,9 @@ static inline bool few_rows_has_bias(const ggml_cgraph * cgraph, int i) {
         return false;
     }
     const few_rows_node sum(cgraph->nodes[i + 1]);
-    return sum.product == cgraph->nodes[i] && sum.bias->op == GGML_OP_NONE && sum.bias->type == GGML_TYPE_F32 &&
-           ggml_nelements(sum.bias) == sum.result->ne[0] && ggml_node_get_use_count(cgraph, i) == 1 &&
-           !(sum.product->flags & GGML_TENSOR_FLAG_OUTPUT);
+    return sum.product == cgraph->nodes[i] && few_rows_is_weight(sum.bias) && sum.bias->type == GGML_TYPE_F32 &&
+           sum.bias->ne[0] == sum.result->ne[0] && ggml_nelements(sum.bias) == sum.bias->ne[0] &&
+           ggml_node_get_use_count(cgraph, i) == 1 && !(sum.product->flags & GGML_TENSOR_FLAG_OUTPUT);
 }
 
 // how many nodes a product is, with its bias

@@ -7,10 +7,7 @@ static bool is_product(const ggml_tensor * node) {
         node->src[1]->ne[1] > FEW_ROWS_GATHERED_MAX) {
         return false;
     }
-    const ggml_tensor *         weights = node->src[0]->view_src ? node->src[0]->view_src : node->src[0];
-    const ggml_backend_buffer_t buffer  = weights->buffer;
-    return ggml_is_quantized(weights->type) && buffer &&
-           ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+    return ggml_is_quantized(node->src[0]->type) && few_rows_is_weight(node->src[0]);
 }
 
 void mtp_rpc_graph_optimize(ggml_backend_t, ggml_cgraph * cgraph, ggml_backend_graph_optimize_params *) {
