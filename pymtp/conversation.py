@@ -239,7 +239,8 @@ class Conversation:
 class Answer:
     """An answer: an iterator over its text, in the pieces in which it is made.
 
-    If the context fills up meanwhile, the oldest turns are dropped and the answer continues.
+    If the context fills up meanwhile, the oldest turns are dropped and the answer continues, unless the request names a
+    grammar: that would begin again.
     """
 
     def __init__(
@@ -346,8 +347,8 @@ class Answer:
         self._parts.append(generation)
 
     def _continue(self) -> bool:
-        """Continue without the oldest turns if the context is full; False if it is not, or none can be left out."""
-        if self.finish_reason != "context":
+        """Continue without the oldest turns if the context is full; False if it is not, or it cannot continue."""
+        if self.finish_reason != "context" or self._request.grammar is not None:
             return False
         try:
             self._submit()

@@ -198,6 +198,15 @@ def test_an_answer_that_fills_the_context_continues_without_the_oldest_turns(nar
     assert text == answer.text == conversation.messages[-1]["content"]
 
 
+def test_an_answer_with_a_grammar_ends_where_the_context_is_full(narrow: Model) -> None:
+    conversation = Conversation(narrow)
+    for question in QUESTIONS[:2]:
+        ask(conversation, question, 40)
+    text = "".join(conversation.ask(QUESTIONS[2], sampling=GREEDY, grammar='root ::= "begin" " on"*'))
+    assert conversation.messages[-1]["finish_reason"] == "context"
+    assert text.count("begin") == 1  # a grammar that begins again has it twice
+
+
 def test_a_message_longer_than_the_context_changes_nothing(narrow: Model) -> None:
     conversation = Conversation(narrow)
     ask(conversation, QUESTIONS[0])
