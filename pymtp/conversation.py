@@ -233,7 +233,8 @@ class Conversation:
             message["reasoning_content"] = answer.reasoning
         self.messages.append(message)
         known = [known for known in self._known if text.text.startswith(known.text)]
-        self._known = known if text.images else [*known, text]
+        # the tokens of an answer that a stop string ended have that, too
+        self._known = known if text.images or reason == "stop" else [*known, text]
 
 
 class Answer:

@@ -141,6 +141,15 @@ def test_an_interrupted_answer_stays_in_the_conversation(model: Model) -> None:
     assert ask(conversation, QUESTIONS[1]).n_cached > answer.n_prompt
 
 
+def test_a_stop_string_is_no_part_of_later_prompts(model: Model) -> None:
+    conversation = Conversation(model)
+    stop = ask(conversation, QUESTIONS[1]).text[10:14]
+    assert "".join(conversation.regenerate(sampling=GREEDY, stop=[stop])) == conversation.messages[1]["content"]
+    assert conversation.messages[1]["finish_reason"] == "stop"
+    answer = ask(conversation, QUESTIONS[2])
+    assert model.detokenize(answer._prompt.tokens, special=True) == answer._prompt.text
+
+
 def test_a_new_question_ends_the_unfinished_answer(model: Model) -> None:
     conversation = Conversation(model)
     answer = conversation.ask(QUESTIONS[0], sampling=GREEDY, ignore_eos=True)
