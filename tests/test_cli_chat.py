@@ -522,6 +522,20 @@ def test_a_chat_at_a_terminal_can_be_continued(environment: dict[str, str], tmp_
         assert leave(terminal) == 0
 
 
+def test_what_was_taken_back_is_not_continued(environment: dict[str, str]) -> None:
+    with Terminal(COMMAND, env=environment) as terminal:
+        terminal.wait_for(PROMPT)
+        for text in ("Hello", "Hello again", "/undo"):
+            say(terminal, text)
+        assert leave(terminal) == 0
+    with Terminal([*COMMAND, "--resume"], env=environment) as terminal:
+        terminal.wait_for("continuing the latest chat: 1 turn;")
+        terminal.wait_for(PROMPT)
+        say(terminal, "/clear")
+        assert leave(terminal) == 0
+    assert "Hello" in (Path(environment["XDG_STATE_HOME"]) / "pymtp" / "last_chat.json").read_text(encoding="utf-8")
+
+
 def test_a_terminal_without_cursor_still_has_a_prompt(environment: dict[str, str]) -> None:
     command = ["sh", "-c", f"TERM=dumb {' '.join(COMMAND)}"]
     with Terminal(command, env=environment) as terminal:

@@ -51,7 +51,7 @@ class Repl:
                 self._chat.screen.note("press Ctrl-C again, or Ctrl-D, to quit")
 
     def _handle(self, text: str) -> None:
-        had_attached = bool(self._chat.attached or self._chat.images)
+        had_attached, before = bool(self._chat.attached or self._chat.images), [*self._chat.conversation.messages]
         try:
             if text.startswith("/") and not text.startswith("//"):
                 start = commands.execute(text[1:], self._chat)
@@ -59,6 +59,8 @@ class Repl:
                 start = self._chat.message(text.removeprefix("/") if text.startswith("//") else text)
             if start is not None:
                 self._show(start)
+            if self._saves and before != self._chat.conversation.messages != []:  # /clear leaves the last chat there
+                files.autosave(self._chat.conversation)
         except PymtpError as error:
             self._has_failed = True
             if had_attached and not (self._chat.attached or self._chat.images):
@@ -124,8 +126,6 @@ class Repl:
     def _finish(self, answer: Answer) -> None:
         self._chat.last_answer = answer
         self._chat.stats += answer.stats
-        if self._saves:
-            files.autosave(self._chat.conversation)
         if self._chat.screen.display.stats:
             self._chat.screen.note(status_line(answer, self._chat.screen.columns))
         elif answer.finish_reason in CUT:
