@@ -3,7 +3,7 @@
 Owns the order of things; what commands change is in state.py.
 """
 
-from pymtp import Answer, ContextFull, PymtpError
+from pymtp import Answer, PymtpError
 
 from ..answer import parts_of
 from ..interrupt import Interrupt
@@ -65,8 +65,7 @@ class Repl:
             self._has_failed = True
             if had_attached and not (self._chat.attached or self._chat.images):
                 self._chat.screen.note("what was attached is dropped")  # it may be what the context has no room for
-            hint = "; here /undo and /clear make room" if isinstance(error, ContextFull) else ""
-            self._chat.screen.note(f"pymtp: {error}{hint}")
+            self._chat.screen.note(f"pymtp: {error}")
 
     def _show(self, start: Start) -> None:
         with Interrupt() as interrupt:
