@@ -639,6 +639,8 @@ def test_metrics_count_what_was_done(server: Client) -> None:
         ('answers_total{reason="length"}', 1),
     ):
         assert after[f"pymtp:{name}"] - before.get(f"pymtp:{name}", 0) == n, name
+    spent_s = after["pymtp:inter_token_seconds_sum"] - before.get("pymtp:inter_token_seconds_sum", 0)
+    assert spent_s > timings["predicted_ms"] / 2000  # although all of the tokens were taken together
     lengths = {name: n - before.get(name, 0) for name, n in after.items() if name.startswith("pymtp:rounds_total")}
     assert sum(n * int(name.partition('"')[2].rstrip('"}')) for name, n in lengths.items()) == timings["draft_n"] > 0
     n_drafts = sum(n for name, n in lengths.items() if 'drafts="0"' not in name)

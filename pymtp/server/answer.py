@@ -29,10 +29,6 @@ class LiveAnswer:
         self.asked = asked
         """How it is to be given, among what else was asked for."""
         self.asked_at = time.monotonic()
-        self.first_at: float | None = None
-        """When its first token came, in seconds of a monotonic clock."""
-        self.last_at = self.asked_at
-        """When its latest token came."""
         self.new_tokens: Sequence[int] = ()
         """Tokens of the latest piece."""
         self.is_over_time = False
@@ -109,11 +105,8 @@ class LiveAnswer:
         return self.generation.finish_reason in ("eog", "stop")
 
     def _check_time(self) -> None:
-        now = self.last_at = time.monotonic()
-        if self.first_at is None:
-            self.first_at = now
-        limit_ms = self.asked.t_max_predict_ms  # negative: none
-        if limit_ms is not None and 0 <= limit_ms < (now - self.first_at) * 1000 and "\n" in self.text:
+        limit_ms, begin = self.asked.t_max_predict_ms, self.generation.first_at  # negative: none
+        if limit_ms is not None and begin and 0 <= limit_ms < (time.monotonic() - begin) * 1000 and "\n" in self.text:
             self._end()
 
     def _end(self) -> None:

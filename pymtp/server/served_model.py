@@ -261,11 +261,11 @@ class ServedModel:
         counts.n_cached += generation.n_cached
         counts.n_tokens_max = max(counts.n_tokens_max, generation.n_prompt + len(answer.tokens))
         counts.ended[generation.finish_reason or ("error" if isinstance(error, PymtpError) else "closed")] += 1
-        if answer.first_at is not None:
-            counts.first_token.observe(answer.first_at - answer.asked_at)
+        if generation.first_at is not None:
+            counts.first_token.observe(generation.first_at - answer.asked_at)
             n_more = len(answer.tokens) - 1
             if n_more > 0:
-                counts.between_tokens.observe((answer.last_at - answer.first_at) / n_more, n_more)
+                counts.between_tokens.observe((generation.last_at - generation.first_at) / n_more, n_more)
 
     def _check_images(self, n_new: int) -> None:
         """`n_new`: rows."""

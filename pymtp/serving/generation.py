@@ -66,6 +66,10 @@ class Generation:
         """Log probabilities of the tokens, if they were asked for."""
         self.text = ""
         """The pieces so far."""
+        self.first_at: float | None = None
+        """When the model made its first token, in seconds of a monotonic clock."""
+        self.last_at = 0.0
+        """When it made the latest."""
         self._begins: list[int] = []  # characters before each token
         self.finish_reason: FinishReason | None = None
         """Why the text ended, once it has; None also if it was closed."""
@@ -213,6 +217,8 @@ class Generation:
             self.error = update.error
         self.n_cached = update.n_cached or self.n_cached
         self.n_prompt_done = max(min(update.n_decoded, self.n_prompt), self.n_prompt_done)
+        if update.tokens:
+            self.first_at, self.last_at = self.first_at or update.made_at, update.made_at
         self.tokens += update.tokens
         self.logprobs += update.logprobs
         piece = ""

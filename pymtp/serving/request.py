@@ -4,6 +4,7 @@ The engine's side of a generation: it lives in the engine's thread and hands upd
 it waits: the sampler and the rest of a sequence are made when there is a slot for it.
 """
 
+import time
 from array import array
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
@@ -34,6 +35,8 @@ class Update(NamedTuple):
     finish_reason: FinishReason | None = None
     """Set in the last update, unless there is an error."""
     error: BaseException | None = None
+    made_at: float = 0.0
+    """When, in seconds of a monotonic clock; it may be taken much later."""
 
 
 class Request:
@@ -92,7 +95,7 @@ class Request:
             name = self._traits.name
             error = NotFinite(f"{name} produced NaN or infinite logits: {error}; a file is damaged or a type overflows")
         done = sequence.n_decoded, sequence.n_cached
-        update = Update(*done, tokens, n_accepted, logprobs, sequence.finish_reason, error)
+        update = Update(*done, tokens, n_accepted, logprobs, sequence.finish_reason, error, time.monotonic())
         self._send(update, may_wait=may_wait or self.is_whole)
 
     def fail(self, error: BaseException) -> None:
