@@ -46,8 +46,8 @@ class TrainParams:
 
     def __post_init__(self) -> None:
         require(0 < self.minutes < 1e6, "minutes", "above 0, and less than a million", self.minutes)
-        require(self.n_rows >= 1000, "rows", "at least 1000", self.n_rows)
-        require(1 <= self.n_steps <= 8, "steps", "between 1 and 8", self.n_steps)
+        require(self.n_rows >= 1000, "n_rows", "at least 1000", self.n_rows)
+        require(1 <= self.n_steps <= 8, "n_steps", "between 1 and 8", self.n_steps)
         check_type(self.type, "type")
         require(self.device in ("auto", "cpu", "cuda"), "device", "auto, cpu or cuda", self.device)
 
