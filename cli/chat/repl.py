@@ -51,7 +51,8 @@ class Repl:
                 self._chat.screen.note("press Ctrl-C again, or Ctrl-D, to quit")
 
     def _handle(self, text: str) -> None:
-        had_attached, before = bool(self._chat.attached or self._chat.images), [*self._chat.conversation.messages]
+        had_attached = bool(self._chat.attached or self._chat.images)
+        before = [*self._chat.conversation.messages]
         try:
             if text.startswith("/") and not text.startswith("//"):
                 start = commands.execute(text[1:], self._chat)
@@ -59,7 +60,8 @@ class Repl:
                 start = self._chat.message(text.removeprefix("/") if text.startswith("//") else text)
             if start is not None:
                 self._show(start)
-            if self._saves and before != self._chat.conversation.messages != []:  # /clear leaves the last chat there
+            messages = self._chat.conversation.messages
+            if self._saves and messages and messages != before:  # /clear leaves the last chat there
                 files.autosave(self._chat.conversation)
         except PymtpError as error:
             self._has_failed = True
