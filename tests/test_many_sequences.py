@@ -378,6 +378,20 @@ def test_rounds_of_many_sequences_build_few_graphs(model: object) -> None:
         assert play(12) <= 1
 
 
+def test_prompts_of_many_lengths_build_few_graphs(model: object) -> None:
+    heads = has_heads(model)
+    with Session(model, replace(PARAMS, n_seq_max=2), n_draft_max=K, padding="always", uses_heads=heads) as session:
+        if session.mtp_memory == "own" or session.needs_equal_rows:
+            pytest.skip("its passes have exact shapes")
+        builds = []
+        for n in (20, 32, 17, 25, 19):
+            session.truncate(0)
+            before = session.counters.n_trunk_builds
+            session.decode([Chunk([3] * n, 0, feed=heads)])
+            builds.append(session.counters.n_trunk_builds - before)
+        assert builds == [1, 0, 0, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("lengths", "n_passes"),
     [

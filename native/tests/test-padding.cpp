@@ -56,7 +56,7 @@ using lengths_t = std::vector<size_t>;
 
 static void rows_are_added_to_the_last_sequence() {
     const auto rows  = rows_of({ 4, 5, 1 });
-    const auto added = mtp_padding_rows(MTP_PADDING_TOTAL, rows, { 5, 64, 100 });
+    const auto added = mtp_padding_rows(MTP_PADDING_TOTAL, rows, { 5, 64, 64, 100 });
     CHECK_EQUAL(added.size(), 6u);
     for (size_t i = 0; i < added.size(); ++i) {
         CHECK_EQUAL(added[i].seq, 2);
@@ -64,7 +64,7 @@ static void rows_are_added_to_the_last_sequence() {
         CHECK_EQUAL(added[i].token, 20);
         CHECK(added[i].output);
     }
-    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 2, 3 }), { 5, 64, 100 }).empty());
+    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 2, 3 }), { 5, 64, 64, 100 }).empty());
 }
 
 static void sequences_get_as_many_rows_as_the_longest() {
@@ -75,18 +75,17 @@ static void sequences_get_as_many_rows_as_the_longest() {
             n = 1 + rng() % 5;
         }
         const size_t longest = *std::max_element(lengths.begin(), lengths.end());
-        CHECK(equal(lengths, { 5, 64, 100 }) == lengths_t(lengths.size(), longest));
+        CHECK(equal(lengths, { 5, 64, 64, 100 }) == lengths_t(lengths.size(), longest));
     }
 }
 
 static void prompts_and_passes_that_get_too_large_stay_as_they_are() {
-    CHECK(equal({ 6, 1 }, { 5, 64, 100 }) == lengths_t({ 6, 1 }));
-    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 6, 3 }), { 5, 64, 100 }).empty());
-    CHECK(equal({ 5, 1 }, { 5, 9, 100 }) == lengths_t({ 5, 1 }));
-    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 5, 4 }), { 5, 8, 100 }).empty());
-    CHECK_EQUAL(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 5, 4 }), { 5, 11, 100 }).size(), 2u);
-    CHECK(mtp_padding_rows(MTP_PADDING_NONE, rows_of({ 5, 1 }), { 5, 64, 100 }).empty());
-    CHECK(equal({ 5, 1 }, { 5, 10, 100 }) == lengths_t({ 5, 5 }));
+    CHECK(equal({ 6, 1 }, { 5, 64, 64, 100 }) == lengths_t({ 6, 1 }));
+    CHECK(equal({ 5, 1 }, { 5, 9, 9, 100 }) == lengths_t({ 5, 1 }));
+    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 5, 4 }), { 5, 8, 8, 100 }).empty());
+    CHECK_EQUAL(mtp_padding_rows(MTP_PADDING_TOTAL, rows_of({ 5, 4 }), { 5, 64, 11, 100 }).size(), 2u);
+    CHECK(mtp_padding_rows(MTP_PADDING_NONE, rows_of({ 5, 1 }), { 5, 64, 64, 100 }).empty());
+    CHECK(equal({ 5, 1 }, { 5, 64, 10, 100 }) == lengths_t({ 5, 5 }));
 }
 
 static void sequences_beside_a_prompt_get_equally_many_rows() {
@@ -94,17 +93,40 @@ static void sequences_beside_a_prompt_get_equally_many_rows() {
     for (auto & row : rows) {
         row.output = row.seq != 2;
     }
-    const auto added = mtp_padding_rows(MTP_PADDING_EQUAL, rows, { 5, 64, 100 });
+    const auto added = mtp_padding_rows(MTP_PADDING_EQUAL, rows, { 5, 64, 64, 100 });
     CHECK(lengths_of(rows, added) == lengths_t({ 3, 3, 9, 2, 2 }));
-    CHECK(mtp_padding_rows(MTP_PADDING_TOTAL, rows, { 5, 64, 100 }).empty());
+    CHECK(std::all_of(added.begin(), added.end(), [](const mtp_row & row) { return row.output; }));
+}
+
+static std::pair<size_t, size_t> shape_with_prompt(size_t n_rows, size_t n_outputs, const mtp_padding_limits & limits) {
+    auto rows = rows_of({ 1, (int32_t) n_rows - 1 });
+    for (size_t i = n_outputs; i < n_rows; ++i) {
+        rows[i].output = false;
+    }
+    const auto added = mtp_padding_rows(MTP_PADDING_TOTAL, rows, limits);
+    lengths_of(rows, added); // their positions follow on each other
+    rows.insert(rows.end(), added.begin(), added.end());
+    return { rows.size(), std::count_if(rows.begin(), rows.end(), [](const mtp_row & row) { return row.output; }) };
+}
+
+static void prompts_have_few_shapes() {
+    using shape = std::pair<size_t, size_t>;
+    CHECK(shape_with_prompt(85, 12, { 5, 512, 64, 100 }) == shape(128, 16));
+    CHECK(shape_with_prompt(129, 0, { 5, 512, 64, 100 }) == shape(192, 0));
+    CHECK(shape_with_prompt(7, 1, { 5, 512, 64, 100 }) == shape(7, 1));
+    CHECK(shape_with_prompt(500, 3, { 5, 512, 64, 100 }) == shape(512, 4));
+    CHECK(shape_with_prompt(511, 5, { 5, 512, 64, 100 }) == shape(512, 6)); // one row cannot have three more
+    CHECK(shape_with_prompt(512, 3, { 5, 512, 64, 100 }) == shape(512, 3));
+    CHECK(shape_with_prompt(85, 12, { 5, 100, 14, 100 }) == shape(100, 14));
+    CHECK(shape_with_prompt(600, 3, { 5, 512, 64, 100 }) == shape(600, 3)); // several passes
 }
 
 static void a_pass_that_costs_fewer_rows_than_it_saves_is_made() {
     // a pass of 4 rows and one of 4, or one of 20
-    CHECK(equal({ 4, 1, 1, 1, 1 }, { 5, 64, 11 }) == lengths_t({ 4, 1, 1, 1, 1 }));
-    CHECK(equal({ 4, 1, 1, 1, 1 }, { 5, 64, 13 }) == lengths_t(5, 4));
-    CHECK(equal({ 5, 4, 1, 1, 2, 1, 5 }, { 5, 64, 4 }) == lengths_t({ 5, 5, 2, 2, 2, 2, 5 }));
-    CHECK(equal({ 1, 1, 5 }, { 5, 64, 0 }) == lengths_t({ 1, 1, 5 }));
+    CHECK(equal({ 4, 1, 1, 1, 1 }, { 5, 64, 64, 11 }) == lengths_t({ 4, 1, 1, 1, 1 }));
+    CHECK(equal({ 4, 1, 1, 1, 1 }, { 5, 64, 64, 13 }) == lengths_t(5, 4));
+    CHECK(equal({ 5, 4, 1, 1, 2, 1, 5 }, { 5, 64, 64, 4 }) == lengths_t({ 5, 5, 2, 2, 2, 2, 5 }));
+    CHECK(equal({ 1, 1, 5 }, { 5, 64, 64, 0 }) == lengths_t({ 1, 1, 5 }));
 }
 
 static void sequences_whose_numbers_do_not_follow_on_each_other_share_no_pass() {
@@ -113,7 +135,7 @@ static void sequences_whose_numbers_do_not_follow_on_each_other_share_no_pass() 
         row.seq += row.seq == 2;
         row.pos += row.seq == 3 ? 100 : 0;
     }
-    const auto added = mtp_padding_rows(MTP_PADDING_EQUAL, rows, { 5, 64, 100 });
+    const auto added = mtp_padding_rows(MTP_PADDING_EQUAL, rows, { 5, 64, 64, 100 });
     CHECK(lengths_of(rows, added) == lengths_t({ 3, 3, 2 }));
 }
 
@@ -123,6 +145,7 @@ int main() {
     RUN(sequences_get_as_many_rows_as_the_longest);
     RUN(prompts_and_passes_that_get_too_large_stay_as_they_are);
     RUN(sequences_beside_a_prompt_get_equally_many_rows);
+    RUN(prompts_have_few_shapes);
     RUN(a_pass_that_costs_fewer_rows_than_it_saves_is_made);
     RUN(sequences_whose_numbers_do_not_follow_on_each_other_share_no_pass);
     return g_n_failed > 0;

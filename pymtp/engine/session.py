@@ -98,7 +98,7 @@ class Session(Snapshots):
     `params.n_seq_max` sequences, 0 and up, of `params.n_ctx` positions each.
     `mtp_context` says what the rows of several heads read: all of them the trunk's hidden states
     ("target"), or each those of the head before it ("chained"). `model_id` names the weights: a
-    saved state belongs to them. `padding` says whether passes that verify drafts of many sequences are
+    saved state belongs to them. `padding` says whether prompts, and rounds of many sequences, are
     padded with empty rows, so that few graphs serve all of them ("auto": where that pays).
 
     Every pass takes chunks of rows. Raises ContextFull when the cache has no room (the session is

@@ -74,10 +74,12 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
                                         const llama_memory_context_i * mctx) {
     const bool is_draft = gtype == LLM_GRAPH_TYPE_DECODER_MTP;
 
-    // Prompts share the context's own scheduler and its worst-case buffer. Parts of them in a pass with rounds do as
-    // well, that is, where some rows have logits and some have none: their numbers of rows hardly ever come again.
-    const bool has_prompt = ctx.n_outputs > 0 && (uint32_t) ctx.n_outputs < ubatch.n_tokens;
-    if (!is_draft && (ubatch.n_tokens > n_rows_round || has_prompt || cur_image)) {
+    // Prompts share the context's own scheduler and its worst-case buffer, as their numbers of rows hardly ever come again:
+    // but for those that are padded, where graphs share memory. Parts of prompts in a pass with rounds are prompts, too,
+    // that is, where some rows have logits and some have none.
+    const bool has_both = ctx.n_outputs > 0 && (uint32_t) ctx.n_outputs < ubatch.n_tokens;
+    has_prompt          = !is_draft && (ubatch.n_tokens > n_rows_round || has_both);
+    if (cur_image || (has_prompt && !(planner.is_padding() && graphs.share_memory()))) {
         return graphs.home();
     }
 
@@ -111,7 +113,7 @@ void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const 
         ++counters.n_trunk_passes;
         cur_plan = cur_image ? planner.image(ubatch, mctx, *cur_image) : planner.trunk(ubatch, mctx, n_fed);
         // sequences side by side come in another order
-        n_unread = ubatch.equal_seqs() ? 0 : std::count(n_fed.begin(), n_fed.end(), -1);
+        n_unread = ubatch.equal_seqs() ? 0 : n_added_outputs;
     }
     auto & graph = find_graph(ubatch, gtype, mctx);
     if (&graph != &graphs.current()) {
@@ -136,7 +138,7 @@ void mtp_engine::end_build(ggml_cgraph * gf) {
         adapters.observe(gf);
     }
     // prompts are large enough to hide their inputs' way; a cache of experts needs inputs where the scheduler splits
-    if (in_pass && device && !graphs.is_home() && !ctx.moe_cache) {
+    if (in_pass && device && !graphs.is_home() && !has_prompt && !ctx.moe_cache) {
         graphs.current().inputs.place(gf, device, input_memory);
     }
 }
@@ -171,6 +173,7 @@ int32_t mtp_engine::decode(const std::vector<mtp_row> & rows, const uint8_t * fl
                            const std::vector<mtp_row> & added) {
     batch.tokens.resize(rows.size() + added.size());
     n_fed.assign(batch.tokens.size(), -1);
+    n_added_outputs = std::count_if(added.begin(), added.end(), [](const mtp_row & row) { return row.output; });
     for (size_t i = 0; i < batch.tokens.size(); ++i) {
         const bool   is_added = i >= rows.size();
         const auto & row      = is_added ? added[i - rows.size()] : rows[i];

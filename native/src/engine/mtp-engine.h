@@ -98,7 +98,8 @@ struct mtp_engine {
 
     bool is_invariant = false; // whether GPUs compute a row of the trunk as they do in any other pass
 
-    void pad_drafts() { planner.pad_drafts(); }
+    // passes from now on have few shapes
+    void pad() { planner.pad(); }
 
     pymtp_status draft(int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
 
@@ -159,12 +160,14 @@ struct mtp_engine {
     std::shared_ptr<mtp_input_memory> input_memory; // of all graphs
 
     mtp_plan_ptr         cur_plan  = std::make_unique<mtp_plan>();
-    int32_t              n_unread  = 0;       // rows of logits of the current pass that nobody reads, its last ones
-    mtp_image_rows *     cur_image = nullptr; // that is being decoded
-    std::vector<int32_t> n_fed;               // heads that see the rows of the batch that is being decoded
-    bool                 in_pass = false;     // else llama.cpp reserves, or shifts the cache
+    int32_t              n_unread  = 0;           // rows of logits of the current pass that nobody reads, its last ones
+    mtp_image_rows *     cur_image = nullptr;     // that is being decoded
+    std::vector<int32_t> n_fed;                   // heads that see the rows of the batch that is being decoded
+    int32_t              n_added_outputs = 0;     // rows of that batch that were added, and have logits
+    bool                 in_pass         = false; // else llama.cpp reserves, or shifts the cache
+    bool                 has_prompt      = false; // the current pass, more than a round
 
-    int32_t         n_reduced = 0;            // see reduce_logits
+    int32_t         n_reduced = 0;                // see reduce_logits
     mtp_outputs     trunk_outputs;
     mtp_outputs     draft_outputs;
     int32_t         n_drafted = 0;

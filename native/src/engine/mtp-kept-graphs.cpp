@@ -18,6 +18,13 @@ void mtp_kept_graphs::evict_oldest() {
     graphs.erase(oldest);
 }
 
+bool mtp_kept_graphs::share_memory() {
+    if (!is_shared) {
+        is_shared = mtp_sched_can_share(home_sched());
+    }
+    return *is_shared;
+}
+
 mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes,
                                        bool has_outputs, bool reads_once) {
     // Of graphs that only differ in how many cells they look at, few are kept: texts that begin again need the smaller
@@ -39,10 +46,7 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
         victim->n_kv = n_kv;
         return *victim;
     }
-    if (!is_shared) {
-        is_shared = mtp_sched_can_share(home_sched());
-    }
-    if (graphs.size() >= (*is_shared ? MTP_SHARED_GRAPHS_MAX : MTP_OTHER_GRAPHS_MAX)) {
+    if (graphs.size() >= (share_memory() ? MTP_SHARED_GRAPHS_MAX : MTP_OTHER_GRAPHS_MAX)) {
         evict_oldest();
     }
 
@@ -55,7 +59,7 @@ mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint
     graph->results[has_outputs].reset(new llm_graph_result(max_nodes));
     graph->sched.reset(ggml_backend_sched_new(ctx.backend_ptrs.data(), ctx.backend_buft.data(), ctx.backend_ptrs.size(),
                                               max_nodes, false, ctx.cparams.op_offload));
-    if (*is_shared) {
+    if (share_memory()) {
         mtp_sched_share(graph->sched.get(), home_sched());
     }
     if (reads_once) {

@@ -40,10 +40,13 @@ class mtp_kept_graphs {
     mtp_kept_graph & find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes, bool has_outputs,
                           bool reads_once);
 
-    // the context's own scheduler and results: for prompts, reservations and cache shifts
+    // the context's own scheduler and results: for reservations, cache shifts, and prompts of any shape
     mtp_kept_graph & home() { return own; }
 
     bool is_home() const { return cur == &own; }
+
+    // whether all compute in the memory of the context's own
+    bool share_memory();
 
     mtp_kept_graph & current() { return *cur; }
 

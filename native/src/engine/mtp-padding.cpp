@@ -17,7 +17,7 @@ uint32_t mtp_padded_step(uint32_t n) {
 }
 
 uint32_t mtp_padded_total(uint32_t n) {
-    return n <= 8 ? n : mtp_padded_step(n);
+    return n <= 8 ? n : n <= 64 ? mtp_padded_step(n) : (n + 63) / 64 * 64;
 }
 
 namespace {
@@ -62,7 +62,7 @@ static void mtp_make_equal(std::vector<part> & parts, const mtp_padding_limits &
 
             const size_t n_rows  = (end - begin) * n_longest;
             const bool   is_many = begin + 1 < end;
-            if (is_many && (n_longest > limits.n_seq_rows || n_rows > limits.n_most ||
+            if (is_many && (n_longest > limits.n_seq_rows || n_rows > std::min(limits.n_rows, limits.n_outputs) ||
                             parts[begin].last.seq + 1 != parts[begin + 1].last.seq)) {
                 break;
             }
@@ -83,35 +83,34 @@ static void mtp_make_equal(std::vector<part> & parts, const mtp_padding_limits &
 
 std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row> & rows,
                                       const mtp_padding_limits & limits) {
-    const auto is_output = [](const mtp_row & row) {
-        return row.output;
-    };
-    const auto before = mtp_parts(rows);
-    auto       parts  = before;
+    const size_t n_outputs = std::count_if(rows.begin(), rows.end(), [](const mtp_row & row) { return row.output; });
+    const bool   is_round  = n_outputs == rows.size();
+    const auto   before    = mtp_parts(rows);
+    auto         parts     = before;
 
+    size_t n_outputs_padded = SIZE_MAX;
     if (how == MTP_PADDING_EQUAL) {
         mtp_make_equal(parts, limits);
-    }
-    if (how == MTP_PADDING_TOTAL && std::all_of(rows.begin(), rows.end(), is_output)) {
-        const size_t total = std::min<size_t>(mtp_padded_total(rows.size()), limits.n_most);
-        const bool   are_rounds =
-            std::all_of(parts.begin(), parts.end(), [&](const part & one) { return one.n_rows <= limits.n_seq_rows; });
-        if (are_rounds && total > rows.size()) {
-            parts.back().n_rows += total - rows.size();
-        }
+    } else if (how == MTP_PADDING_TOTAL) {
+        const size_t n_most = is_round ? std::min(limits.n_rows, limits.n_outputs) : limits.n_rows;
+        const size_t total  = std::min<size_t>(mtp_padded_total(rows.size()), n_most);
+        parts.back().n_rows += std::max(total, rows.size()) - rows.size();
+        n_outputs_padded = is_round       ? total :
+                           n_outputs == 0 ? 0 :
+                                            std::min<size_t>(mtp_padded_step(n_outputs), limits.n_outputs);
     }
 
     std::vector<mtp_row> res;
     for (size_t i = 0; i < parts.size(); ++i) {
-        auto row   = parts[i].last;
-        row.output = true;
+        auto row = parts[i].last;
         for (size_t n = before[i].n_rows; n < parts[i].n_rows; ++n) {
             ++row.pos;
+            row.output = n_outputs + res.size() < n_outputs_padded;
             res.push_back(row);
         }
     }
-    const size_t n_outputs = std::count_if(rows.begin(), rows.end(), is_output);
-    return n_outputs + res.size() <= limits.n_most ? res : std::vector<mtp_row>();
+    const bool has_room = how != MTP_PADDING_EQUAL || n_outputs + res.size() <= limits.n_outputs;
+    return has_room ? res : std::vector<mtp_row>();
 }
 
 // --- the added rows of a context
@@ -122,25 +121,25 @@ static constexpr int32_t PASS_ON_CPU = 3;
 
 mtp_padder::mtp_padder(llama_context & ctx, mtp_engine & mtp, const params & params) :
     ctx(ctx), mtp(mtp), n_added(llama_n_seq_max(&ctx), 0) {
-    if (params.mode == PYMTP_PADDING_NEVER || params.n_draft_max == 0) {
+    if (params.mode == PYMTP_PADDING_NEVER) {
         return;
     }
     auto * const memory     = llama_get_memory(&ctx);
     const bool   is_unified = mtp.heads.n_stream() == 1;
-    const bool   is_many    = llama_n_seq_max(&ctx) > 1;
+    const bool   is_many    = llama_n_seq_max(&ctx) > 1 && params.n_draft_max > 0;
 
     // A CPU needs as long for an added row as for building a graph, or longer: nano-glm, 8 sequences with 0 to 4
     // drafts, 1 thread: 36 ms a round with exact shapes and 39 with added rows (bench/graph_builds.py --padding never,
     // always).
     const bool is_wanted = params.mode == PYMTP_PADDING_ALWAYS || mtp.is_async();
 
-    limits = { params.n_draft_max + 1u, std::min({ llama_n_batch(&ctx), llama_n_ubatch(&ctx), params.n_outputs_max }),
+    limits = { params.n_draft_max + 1u, std::min(llama_n_batch(&ctx), llama_n_ubatch(&ctx)), params.n_outputs_max,
                (size_t) (is_wanted ? INT32_MAX : PASS_ON_CPU) };
 
     if (mtp_memory_is_plain(memory) && is_unified) {
         if (is_wanted) {
             how = MTP_PADDING_TOTAL;
-            mtp.pad_drafts();
+            mtp.pad();
         }
     } else if (is_many && mtp_memory_is_plain(memory)) {
         // streams of their own, on a device or where it is asked for
@@ -179,10 +178,11 @@ int32_t mtp_padder::decode(const std::vector<mtp_row> & rows, const uint8_t * fl
 }
 
 uint32_t mtp_padder::n_computed(uint32_t n, bool of_step) const {
-    if (how != MTP_PADDING_TOTAL || n > limits.n_most) {
+    const uint32_t n_most = std::min(limits.n_rows, limits.n_outputs);
+    if (how != MTP_PADDING_TOTAL || n > n_most) {
         return n;
     }
-    return of_step ? mtp_padded_step(n) : std::min<uint32_t>(mtp_padded_total(n), limits.n_most);
+    return of_step ? mtp_padded_step(n) : std::min(mtp_padded_total(n), n_most);
 }
 
 llama_pos mtp_padder::end(llama_seq_id seq) const {

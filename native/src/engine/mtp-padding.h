@@ -1,6 +1,6 @@
 #pragma once
 
-// Rows that are added to a pass so that passes of many sequences have few shapes (pymtp_padding). A memory of K/V alone
+// Rows that are added to a pass so that passes have few shapes (pymtp_padding): prompts, and rounds of many sequences. A memory of K/V alone
 // drops them at once; recurrent states go back only once after a pass, so there they stay until their sequence is changed
 // in any way. Knows rows and sequences; no graphs.
 
@@ -22,12 +22,14 @@ enum mtp_padding {
 // (MTP_SINGLE_ROWS_MAX) stays so.
 uint32_t mtp_padded_step(uint32_t n);
 
-// Those of a round: likewise, but up to 8 they stay as they are. A GPU needs about as long for 9 rows as for 16.
+// Those of a pass: up to 8 they stay as they are, then 16, 32, 64, 128, 192, ... A GPU needs about as long for 9 rows as
+// for 16, and for 65 as for 128.
 uint32_t mtp_padded_total(uint32_t n);
 
 struct mtp_padding_limits {
     size_t n_seq_rows; // rows of a sequence that verifies drafts; one that has more is in its prompt
-    size_t n_most;     // rows of a pass, and rows with logits in all of them
+    size_t n_rows;     // of a pass
+    size_t n_outputs;  // rows with logits, in all passes
     size_t n_pass;     // rows that cost as much as another pass does
 };
 

@@ -92,7 +92,9 @@ class mtp_planner {
     mtp_plan_ptr greedy(int32_t n_steps, int32_t n_asked, const std::vector<mtp_row> & rows, bool with_probs);
 
     // drafts from now on have one of few numbers of rows
-    void pad_drafts() { pads = true; }
+    void pad() { pads = true; }
+
+    bool is_padding() const { return pads; }
 
     // The rows of sequences that can share a pass: those with streams of their own if their streams are side by side.
     std::vector<std::vector<mtp_row>> split(const std::vector<mtp_row> & rows) const;
