@@ -128,7 +128,7 @@ static void experts_of_more_rows_are_those_of_few() {
         const int64_t n_block = ggml_blck_size(type) == 32 ? 64 : 256;
         for (const int64_t n_values : { (int64_t) 512, 2048 + 3 * n_block }) {
             for (const int64_t n_experts : { 7, 40 }) {
-                for (const int64_t n_rows : { 5, 16, 41, 100, 300 }) {
+                for (const int64_t n_rows : { 5, 16, 41, 100, 300, 515 }) {
                     for (const fused what : { fused::NOTHING, fused::GATE }) {
                         product            p = random_product(type, n_values, 45, n_rows, n_experts, what);
                         std::vector<float> few;
@@ -155,7 +155,7 @@ static void experts_of_more_rows_are_those_of_few() {
 // Up to 16 rows give what each alone gives; from 17 to 64 each gives the same bits, wherever it is and however many there
 // are.
 static void more_rows_are_right_and_do_not_matter() {
-    static constexpr int64_t N_ROWS = 512;
+    static constexpr int64_t N_ROWS = 600;
     for (const ggml_type type : TYPES) {
         const int failed_before = g_n_failed;
         for (const int64_t n_values : sizes({ 256, 2304, 4096, 12288 })) {

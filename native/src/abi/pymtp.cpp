@@ -105,9 +105,9 @@ static void need_invariant(const llama_model & model, const llama_context_params
                     "invariant (--invariant) is not for models with recurrent states on GPUs");
     pymtp_refuse_if(!ctx.get_cparams().flash_attn || cparams.kv_unified || !cparams.swa_full,
                     "invariant (--invariant) needs flash attention, and a whole cache for each sequence");
-    pymtp_refuse_if(cparams.n_ubatch > MTP_SINGLE_ROWS_MAX,
+    pymtp_refuse_if(cparams.n_ubatch > MTP_INVARIANT_ROWS_MAX,
                     "invariant (--invariant) needs passes of at most %u rows, not %u; lower -ub, -np or --draft-max",
-                    MTP_SINGLE_ROWS_MAX, cparams.n_ubatch);
+                    MTP_INVARIANT_ROWS_MAX, cparams.n_ubatch);
 }
 
 static bool drafts(const pymtp_session_params & params) {

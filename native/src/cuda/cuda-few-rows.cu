@@ -15,6 +15,8 @@
 extern const few_rows_type FEW_ROWS_q8_0, FEW_ROWS_q4_0, FEW_ROWS_q5_0, FEW_ROWS_iq4_nl, FEW_ROWS_mxfp4, FEW_ROWS_q3_K,
     FEW_ROWS_q4_K, FEW_ROWS_q5_K, FEW_ROWS_q6_K, FEW_ROWS_iq4_xs;
 
+static constexpr int64_t EXPERT_ROWS_TOKENS = 512; // at a time, as the columns of their experts take memory
+
 static_assert(MANY_ROWS_COLUMNS_MAX == FEW_ROWS_GATHERED_MAX, "an RPC client gathers other products than the device");
 
 static const few_rows_type * few_rows_find(ggml_type type) {
@@ -214,10 +216,29 @@ static int many_rows_group_width(few_rows_product p, int n_experts, const few_ro
     return n_tiles >= 4 ? std::min(p.n_columns, 8 * n_tiles) : 0;
 }
 
+// n tokens from `begin` on, or as many as are left, of a tensor whose dimension `i` they are
+static ggml_tensor expert_rows_part(const ggml_tensor * tensor, int i, int64_t begin, int64_t n) {
+    ggml_tensor part = *tensor;
+    part.data        = (char *) part.data + begin * part.nb[i];
+    part.ne[i]       = std::min(part.ne[i] - begin, n);
+    return part;
+}
+
 bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                           const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion, ggml_tensor * dst) {
     if (!expert_rows_can(src0, src1, dst)) {
         return false;
+    }
+    const int64_t n_parts = (src1->ne[2] + EXPERT_ROWS_TOKENS - 1) / EXPERT_ROWS_TOKENS;
+    const int64_t n       = (src1->ne[2] + n_parts - 1) / n_parts;
+    for (int64_t begin = 0; n_parts > 1 && begin < src1->ne[2]; begin += n) {
+        const ggml_tensor rows   = expert_rows_part(src1, 2, begin, n);
+        const ggml_tensor chosen = expert_rows_part(ids, 1, begin, n);
+        ggml_tensor       part   = expert_rows_part(dst, 2, begin, n);
+        mtp_cuda_expert_rows(ctx, src0, &rows, &chosen, fusion, &part);
+    }
+    if (n_parts > 1) {
+        return true;
     }
     if (src1->ne[2] < MORE_ROWS_COLUMNS_MIN) { // the same bits
         ggml_cuda_mul_mat_vec_q(ctx, src0, src1, ids, dst, fusion);

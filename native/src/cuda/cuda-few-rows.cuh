@@ -1,12 +1,12 @@
 #pragma once
 
 // Products of quantized weights with few rows of activations on a GPU, as plain decoding, verify passes and drafts have
-// them: up to 8, and on tensor cores up to 512. llama.cpp's kernel unpacks weights once for each row, and reads some types
+// them: up to 8, and on tensor cores up to 2048. llama.cpp's kernel unpacks weights once for each row, and reads some types
 // two bytes at a time. Here weights arrive in shared memory as they are, many at once, before the activations are known,
 // and each is unpacked once.
 // On GPUs from Turing on; how much shared memory they have decides how many rows a thread block takes.
 //
-// Kernels and files have three names: few rows, 1 to 8; more rows, 5 to 16, of bytes on tensor cores; many rows, 17 to 512,
+// Kernels and files have three names: few rows, 1 to 8; more rows, 5 to 16, of bytes on tensor cores; many rows, 17 to 2048,
 // of halves there. With experts, these two take tokens in groups that have the same one. Where two are possible, see
 // more_rows_takes, expert_rows_can and many_rows_group_width.
 //

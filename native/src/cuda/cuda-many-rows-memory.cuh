@@ -10,7 +10,8 @@ static constexpr int MANY_ROWS_ROWS        = 16;   // matrix rows of a warp; wit
 static constexpr int MANY_ROWS_STEPS_MIN   = 2;    // of a thread block: with fewer, sums that are left take longer
 static constexpr int MANY_ROWS_SLOTS_MAX   = 4;    // steps in shared memory
 static constexpr int MANY_ROWS_COUNTERS    = 8192; // as many as thread blocks of a device have warps
-static constexpr int MANY_ROWS_COLUMNS_MAX = 512;  // of a prompt's pass, too
+static constexpr int MANY_ROWS_COLUMNS_MAX = 2048; // of a prompt's pass, too
+static constexpr int MANY_ROWS_INVARIANT   = 512;  // columns at most with GGML_TENSOR_FLAG_INVARIANT
 
 // Tiles of columns that a thread block takes at a time: at most 8, or 16 on Hopper for more than 64 columns. Weights are
 // then unpacked half as often, but there are fewer steps to share among the blocks: with fewer than 5 for each, 128 columns

@@ -100,7 +100,7 @@ static int quantized_tiles(int64_t n_rows, const ggml_tensor * result) {
 // decide: whether a norm is computed here must not depend on their number, as llama.cpp's adds in another order.
 static bool quantized_fits(const ggml_backend_cuda_context & ctx, int64_t n_values, int64_t n_rows,
                            const ggml_tensor * result) {
-    const int64_t n    = result->flags & GGML_TENSOR_FLAG_INVARIANT ? MANY_ROWS_COLUMNS_MAX : n_rows;
+    const int64_t n    = result->flags & GGML_TENSOR_FLAG_INVARIANT ? MANY_ROWS_INVARIANT : n_rows;
     const size_t  size = n > MORE_ROWS_COLUMNS_MAX ? many_rows_size(n_values, n) : more_rows_size(n_values, (int) n);
     return n_rows <= n && n <= MANY_ROWS_COLUMNS_MAX && size <= ctx.QUANTIZED_SIZE;
 }

@@ -10,8 +10,8 @@
 
 #include <algorithm>
 
-static constexpr int FEW_ROWS_NODES_TO_LOOK = 64;  // a layer's attention has fewer
-static constexpr int FEW_ROWS_GATHERED_MAX  = 512; // rows; products of more are computed by other kernels
+static constexpr int FEW_ROWS_NODES_TO_LOOK = 64;   // a layer's attention has fewer
+static constexpr int FEW_ROWS_GATHERED_MAX  = 2048; // rows; products of more are computed by other kernels
 
 static inline bool few_rows_go_together(const ggml_tensor * a, const ggml_tensor * b) {
     return b->op == GGML_OP_MUL_MAT && a->src[1] == b->src[1] && a->src[0]->type == b->src[0]->type;

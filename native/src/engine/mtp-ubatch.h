@@ -15,9 +15,15 @@ struct mtp_row {
     bool         output; // compute logits
 };
 
-// Rows of a pass of which each is computed as it is in a pass of its own (mtp_graph_mark_single_rows): larger passes keep
-// llama.cpp's kernels for many rows where devices compute.
-static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 512;
+// Rows of a pass that kernels for single rows take (mtp_graph_mark_single_rows) where devices compute: larger passes keep
+// llama.cpp's kernels for many rows.
+static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 2048;
+
+// Those where weights are on the host, too: llama.cpp has a device compute large passes with copies of these.
+static constexpr uint32_t MTP_SINGLE_ROWS_SPLIT = 512;
+
+// Those that GPUs compute in one way for any number of rows, if that is asked for.
+static constexpr uint32_t MTP_INVARIANT_ROWS_MAX = 512;
 
 // n_stream: streams of the cache. With more than one, the rows are equally many of each sequence, whose streams are
 // side by side in the order of the rows.
