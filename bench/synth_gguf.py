@@ -3,6 +3,7 @@
 dense: step35, 10.7 billion parameters, 3 heads with their own output matrices, a vocabulary of 152 thousand tokens.
 moe: glm4moe, 13.8 billion parameters, 32 experts of which a token uses 8, 1 head.
 1b: step35, 1.0 billion parameters, 1 head, a vocabulary of 32 thousand tokens: for CPUs.
+vocab: step35, 1.0 billion parameters, 1 head, a vocabulary of 248 thousand tokens: for CPUs.
 hybrid: qwen35, 0.6 billion parameters, 1 head, delta nets beside attention: like 1b, for CPUs.
 small: step35, 64 million parameters: the embedded model's shape, but for its head, which has no output matrix.
 All in Q8_0, 11, 15, 1.1 and 0.6 GB, or of other types: --type Q4_K_M. Q4_K_M and Q6_K are written within seconds as
@@ -61,6 +62,17 @@ SIZES = {
         head_size=128,
         n_ff=6144,
         n_vocab=32000,
+    ),
+    "vocab": Size(
+        architecture="step35",
+        n_layer=16,
+        n_heads=1,
+        n_embd=1024,
+        n_head=16,
+        n_head_kv=4,
+        head_size=128,
+        n_ff=3584,
+        n_vocab=248320,
     ),
     "hybrid": Size(
         architecture="qwen35",

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+from pymtp.errors import INT_MAX
 from pymtp.gguf.types import WRITABLE_TYPES
 from pymtp.loading.params import LoadMode, Numa, SplitMode
 from pymtp.sampling.params import SAMPLERS, SamplingParams
@@ -24,7 +25,6 @@ FORMATS = ("none", "md", "csv", "json", "jsonl")
 ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
-_DRAFT_TYPES = ("f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs")
 _THREADS_MAX = 512  # ggml takes no more
 _ON = ("on", "off", "auto")
 _ON_WORDS = {"1": "on", "true": "on", "enabled": "on", "0": "off", "false": "off", "disabled": "off", "-1": "auto"}
@@ -304,12 +304,10 @@ TABLE: dict[str, list[Flag]] = {
               "Drop drafts of fewer than N tokens.", default=0),
         _flag("draft_p_min", "--spec-draft-p-min --draft-p-min P", number(float),
               "End a draft where no token has a probability of P or more.", default=0.0),
-        _flag("draft_vocab", "--draft-vocab N", integer(1),
-              "Draft only the first N tokens of the vocabulary.  [default: all]"),
-        _lists("draft_vocab", "--draft-vocab N,...", integers(1),
-               "Draft only from the first N tokens of the vocabulary.  [default: all]"),
-        _flag("draft_head_type", "--draft-head-type", OneOf(_DRAFT_TYPES),
-              "Draft with the output matrix converted to this type.  [default: as in the file]"),
+        _flag("draft_vocab", "--draft-vocab N|auto|all", integer(1, INT_MAX, "auto", "all"), default="auto",
+              help="Draft only the first N tokens of the vocabulary; auto: where that pays, those and recent ones."),
+        _lists("draft_vocab", "--draft-vocab N|auto|all,...", integers(1, INT_MAX, "auto", "all"), default=("auto",),
+               help="Draft only the first N tokens of the vocabulary; auto: where that pays, those and recent ones."),
     ],
     "Acceptance": [
         _flag("draft_pick", "--draft-pick greedy|sample|auto", str, default="auto",

@@ -20,13 +20,14 @@ from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.choice import DraftChoice, choose_drafter, without_rollback, without_runnable_heads
 from pymtp.drafting.lookup import EarlierTexts
 from pymtp.drafting.params import DraftParams, parse_draft_vocab
+from pymtp.drafting.text_vocab import TextVocab
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Session
 from pymtp.engine.threads import threads_of
 from pymtp.errors import Closed, InvalidParameter, UnsupportedModel, require
 from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.model_file import read_model
-from pymtp.gguf.weights import fingerprint, output_rows, trimmed_output
+from pymtp.gguf.weights import fingerprint, output_matrix, trimmed_output
 from pymtp.loader import OnLoad, Weights
 from pymtp.loading.images import IMAGE_MARKER, Image, ImagePrompt, Projector, load_images, split_at_markers
 from pymtp.loading.params import ModelParams
@@ -48,6 +49,8 @@ from pymtp.serving.statistics import Stats
 from pymtp.text.files import StrPath, path_text
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from typing_extensions import Unpack
 
     from pymtp.options import ModelOptions
@@ -145,7 +148,10 @@ class Model:
         self._adaptive = drafter if isinstance(drafter, AdaptiveDrafter) else None
         policy = self._adaptive.policy if self._adaptive else None
         lora = Adapters(session, weights.adapters)
-        self._scheduler = Scheduler(session, drafter, policy=policy, earlier=earlier, adapters=lora)
+        follows = session.n_heads and choice.follows_texts(self.info, self.params.drafting)
+        is_whole = self.params.model.split_mode != "tensor"  # else a device has a part of each row
+        vocab = TextVocab(session, self._output_matrices()) if follows and is_whole else None
+        self._scheduler = Scheduler(session, drafter, policy=policy, earlier=earlier, adapters=lora, vocab=vocab)
         self._loop = EngineLoop(self._scheduler)
         self._free.detach()
         self._free = weakref.finalize(self, _free, self._loop, session, weights, self.vocabulary, self.projector)
@@ -335,19 +341,17 @@ class Model:
         return self._scheduler.stats + Stats()
 
     def _limit_drafts(self, tokens: range | list[int] | None) -> None:
-        session, kind = self.session, self.params.drafting.draft_head_type
+        session = self.session
         if self.info.n_draft_vocab is not None:
             own, matrices, type_id = trimmed_output(self.info)
             session.limit_drafts_to(own, matrices[: session.n_heads], type_id)
-        elif isinstance(tokens, range) and kind is None:
+        elif isinstance(tokens, range):
             session.limit_drafts(len(tokens))
-        elif tokens or kind:
-            if not isinstance(tokens, list):
-                n = session.n_vocab if tokens is None else len(tokens)
-                tokens = range(min(-(-n // 32) * 32, session.n_vocab))  # as limit_drafts rounds
-            file, draft_file = self.info.model_file, self.info.draft_file
-            matrices = [output_rows(file, head, tokens, draft_file) for head in range(session.n_heads)]
-            session.limit_drafts_to(tokens, matrices, kind=kind)
+        elif tokens:
+            session.limit_drafts_to(tokens, [matrix[tokens] for matrix in self._output_matrices()])
+
+    def _output_matrices(self) -> "list[npt.NDArray[np.uint8]]":
+        return [output_matrix(self.info, head) for head in range(self.session.n_heads)]
 
 
 def _path_of(path: StrPath | None, hf: str | None) -> StrPath:
@@ -365,10 +369,9 @@ def _check_choice(info: GgufInfo, params: Params, choice: DraftChoice) -> None:
     traits, n_seq_max = choice.drafter.traits, params.context.n_seq_max
     require(n_seq_max == 1 or traits.allows_many, "n_seq_max", f"1 where {traits.name} drafts", n_seq_max)
     # trimmed heads say themselves which tokens are drafted, and have a matrix of their own for that
-    for name in ("draft_vocab", "draft_head_type"):
-        value = getattr(params.drafting, name)
-        text = f"left out: the heads in {info.draft_model} are trimmed to {info.n_draft_vocab} tokens"
-        require(info.n_draft_vocab is None or value is None, name, text, value)
+    vocab = params.drafting.draft_vocab
+    text = f"left out: the heads in {info.draft_model} are trimmed to {info.n_draft_vocab} tokens"
+    require(info.n_draft_vocab is None or isinstance(vocab, str), "draft_vocab", text, vocab)
 
 
 def _open_session(weights: Weights, params: Params, choice: DraftChoice) -> Session:

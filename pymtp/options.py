@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from pymtp.drafting.interface import Drafter
-from pymtp.drafting.params import DraftParams, HeadType
+from pymtp.drafting.params import DraftParams
 from pymtp.engine.context import ContextParams
 from pymtp.errors import require
 from pymtp.loading.params import LoadMode, ModelParams, Numa, SplitMode
@@ -68,8 +68,7 @@ class ModelOptions(TypedDict, total=False):
     draft_model: StrPath | None
     draft_max: int | Literal["auto"]
     draft_lookup: Literal["off", "self", "shared"]
-    draft_vocab: int | Sequence[int] | None
-    draft_head_type: HeadType | None
+    draft_vocab: int | Sequence[int] | Literal["auto", "all"]
     mtp_context: Literal["auto", "chained", "target"]
 
 

@@ -141,7 +141,7 @@ def test_json_is_one_object_and_nothing_else(run: Run, embedded_model: Path) -> 
 def test_flags_reach_the_model_and_the_sampler(run: Run, embedded_model: Path) -> None:
     flags = "-n 5 -c 512 -b 64 -ub 32 -t 3 -ngl 0 -fa on -ctk q8_0 -ctv q4_0"
     drafts = "--draft mtp --draft-model heads.gguf --draft-max 2 --draft-vocab 4000"
-    drafts += " --draft-head-type q4_0 --mtp-context target"
+    drafts += " --mtp-context target"
     chain = "--samplers top_k;min_p;temp --temp 0 --top-k 7 --top-p 0.5 --min-p 0.1 --typical 0.9 --top-nsigma 2"
     more = "--xtc-probability 0.5 --xtc-threshold 0.2 --dynatemp-range 0.3 --dynatemp-exp 2 -l 15+15e-1 -l 3-inf"
     penalties = "--repeat-last-n 9 --repeat-penalty 1.1 --presence-penalty 0.2 --frequency-penalty 0.3"
@@ -165,7 +165,6 @@ def test_flags_reach_the_model_and_the_sampler(run: Run, embedded_model: Path) -
         "draft_model": "heads.gguf",
         "draft_max": 2,
         "draft_vocab": 4000,
-        "draft_head_type": "q4_0",
         "mtp_context": "target",
     }
     assert merge_options(defaults, model) == merge_options(defaults, expected)

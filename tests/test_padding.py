@@ -39,7 +39,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_padding(write_glm4moe(tmp_path_factory.mktemp("padding") / "tiny.gguf"))
 
 
-@pytest.fixture(scope="module", params=[None, N_VOCAB - 4])
+@pytest.fixture(scope="module", params=["all", N_VOCAB - 4])
 def model(request: pytest.FixtureRequest, path: Path) -> Iterator[Model]:
     """With drafts out of all tokens, or of the first ones, a part of the padding among them."""
     with Model(path, n_ctx=256, n_threads=1, draft_max=3, draft_vocab=request.param) as model:

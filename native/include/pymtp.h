@@ -257,12 +257,16 @@ int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_row
 // matrix (rounded up to a multiple of 32), which needs token = NULL. Else rows[h] are those of head h's matrix, one after
 // another, [n_tokens, row_bytes[h]], of which a copy is kept in addition to the model's; PYMTP_INVALID where the matrix
 // has rows of another length, and for an id that is listed twice. type: that of the rows; -1: that of the head's matrix.
-// to -1: the rows stay as they are; another ggml_type: they are converted to it, PYMTP_INVALID for types that need
-// calibration data, whose blocks do not fit a row, or that numbers cannot be converted to.
 // n_tokens = n_vocab without ids and rows ends the limit.
 // Draft logits then have n_tokens columns; ids (drafts, candidates) are always those of the whole vocabulary.
 int32_t pymtp_session_limit_drafts(struct pymtp_session * session, int32_t n_tokens, const int32_t * token,
-                                   int32_t type, int32_t to, const void * const * rows, const int64_t * row_bytes);
+                                   int32_t type, const void * const * rows, const int64_t * row_bytes);
+
+// Puts other tokens in the place of those at n rows of the list that drafts are limited to; the graphs stay. rows: as
+// those of the limit, in the type of each head's matrix, of n tokens. PYMTP_INVALID where there is no list. A token must
+// not be in the list twice then.
+int32_t pymtp_session_replace_drafts(struct pymtp_session * session, int32_t n, const int32_t * row,
+                                     const int32_t * token, const void * const * rows, const int64_t * row_bytes);
 
 // pymtp_session_draft_greedy never proposes these tokens. Replaces those of the call before; none by default.
 int32_t pymtp_session_ban_tokens(struct pymtp_session * session, int32_t n_tokens, const int32_t * token);

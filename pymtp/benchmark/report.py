@@ -31,7 +31,7 @@ _PROMPT = columns("prompt tok/s=prompt_ts:.1f", "without MTP=prompt_ts_without_m
 _MODEL = columns(
     *("model=model_filename", "type=model_type", "backend=backends", "threads=n_threads:d", "ngl=n_gpu_layers:d"),
     *("fa=flash_attn", "ctk=type_k", "ctv=type_v", "b=n_batch:d", "ub=n_ubatch:d", "parallel=n_parallel:d"),
-    "draft vocab=draft_vocab:d",
+    "draft vocab=draft_vocab:s",
 )
 
 _NOT_VALID = "Drafts were accepted at random and prompts are random tokens: the text is not valid model output."

@@ -61,7 +61,7 @@ class Row:
     n_ctx: int
     n_parallel: int
     mtp_context: str
-    draft_vocab: int | None
+    draft_vocab: int | Literal["auto", "all"]
     test: str
     n_prompt: int
     n_gen: int

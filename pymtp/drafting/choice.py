@@ -11,6 +11,7 @@ from pymtp.drafting.lookup import EarlierTexts, LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.params import DraftParams
 from pymtp.drafting.policy import AUTO_DRAFT_MAX, LENGTHS
+from pymtp.drafting.text_vocab import pays
 from pymtp.engine.session import Session
 from pymtp.errors import UnsupportedModel
 from pymtp.gguf.facts import GgufInfo, find_draft_model, model_facts
@@ -43,6 +44,10 @@ class DraftChoice(NamedTuple):
         heads = MtpDrafter(session) if self.drafter is MtpDrafter else None
         looks = heads is None or self.adds_lookup
         return AdaptiveDrafter(session, heads, LookupDrafter(session, earlier) if looks else None)
+
+    def follows_texts(self, info: GgufInfo, params: DraftParams) -> bool:
+        """Whether heads draft from a part of the vocabulary that follows the texts."""
+        return self.drafter is MtpDrafter and self.uses_heads and params.draft_vocab == "auto" and pays(info)
 
     @property
     def uses_heads(self) -> bool:

@@ -4,14 +4,12 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pymtp.drafting.interface import Drafter
 from pymtp.errors import InvalidParameter, require
 from pymtp.text.files import StrPath
 
-HeadType = Literal["f16", "bf16", "q8_0", "q6_k", "q5_k", "q5_0", "q4_k", "q4_0", "iq4_nl", "iq4_xs"]
-HEAD_TYPES: tuple[str, ...] = get_args(HeadType)
 N_DRAFT_MAX = 32
 """The longest draft, as in vLLM."""
 DRAFTS = ("auto", "mtp", "lookup", "none")
@@ -34,12 +32,9 @@ class DraftParams:
     draft_lookup: Literal["off", "self", "shared"] = "self"
     """Whether lookup drafts as well where the length is auto: from a sequence's own prompt and output, or (shared) also
     from texts that have ended, of the same owner (see GenerationParams.draft_owner)."""
-    draft_vocab: int | Sequence[int] | None = None
+    draft_vocab: int | Sequence[int] | Literal["auto", "all"] = "auto"
     """Limits drafts, not the text, to that many first tokens of the vocabulary, or to those that are given, which is
-    cheaper. None: no limit."""
-    draft_head_type: HeadType | None = None
-    """Drafts are computed with an output matrix of this type, converted when the model is loaded: cheaper, and the text
-    is the same. It takes memory of its own. None: the file's own."""
+    cheaper. auto: where that pays, to the first ones and those that texts have had of late. all: no limit."""
     mtp_context: Literal["auto", "chained", "target"] = "auto"
     """What several heads read: each the head before it ("chained", as they are trained; "auto" is the same), or all of
     them the trunk ("target", as in llama.cpp, which is cheaper and accepted less)."""
@@ -53,8 +48,6 @@ class DraftParams:
         is_path = isinstance(self.draft_model, (str, os.PathLike, type(None)))
         require(is_path, "draft_model", "the path of a GGUF file", self.draft_model)
         require(self.draft_lookup in LOOKUPS, "draft_lookup", "off, self or shared", self.draft_lookup)
-        is_type = self.draft_head_type in (None, *HEAD_TYPES)
-        require(is_type, "draft_head_type", ", ".join(HEAD_TYPES), self.draft_head_type)
         contexts = ("auto", "chained", "target")
         require(self.mtp_context in contexts, "mtp_context", "auto, chained or target", self.mtp_context)
 
@@ -64,12 +57,12 @@ class DraftParams:
         return self.draft in ("auto", "mtp") and self.draft_max != 0
 
 
-def parse_draft_vocab(vocab: int | Sequence[int] | None, n_vocab: int) -> range | list[int] | None:
-    """The tokens of `draft_vocab`, of a vocabulary of `n_vocab` tokens; a range stands for the first ones; None: all.
+def parse_draft_vocab(vocab: int | Sequence[int] | Literal["auto", "all"], n_vocab: int) -> range | list[int] | None:
+    """The tokens of `draft_vocab`, of a vocabulary of `n_vocab` tokens; a range: the first ones; None: all or auto.
 
     Raises InvalidParameter.
     """
-    if vocab is None:
+    if isinstance(vocab, str) and vocab in ("auto", "all"):
         return None
     allowed = f"1 to {n_vocab} tokens of the vocabulary"
     if isinstance(vocab, int) and not isinstance(vocab, bool):
@@ -77,7 +70,7 @@ def parse_draft_vocab(vocab: int | Sequence[int] | None, n_vocab: int) -> range 
         return range(vocab)
     tokens: list[Any] = list(vocab) if isinstance(vocab, Iterable) else [None]
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
-        raise InvalidParameter("draft_vocab", "a number, or token ids", value=vocab)
+        raise InvalidParameter("draft_vocab", "auto, all, a number, or token ids", value=vocab)
     require(tokens and min(tokens) >= 0 and max(tokens) < n_vocab, "draft_vocab", allowed)
     token, n_times = Counter(tokens).most_common(1)[0]
     require(n_times == 1, "draft_vocab", f"distinct token ids: {token} is given twice")

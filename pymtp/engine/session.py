@@ -267,7 +267,7 @@ class Session(Snapshots):
         The heads then multiply that much less. What is emitted is not limited.
         """
         n_first = self.n_vocab if n is None else n
-        check(lib.pymtp_session_limit_drafts(self._native, n_first, ffi.NULL, -1, -1, ffi.NULL, ffi.NULL))
+        check(lib.pymtp_session_limit_drafts(self._native, n_first, ffi.NULL, -1, ffi.NULL, ffi.NULL))
         self._draft_tokens, self.n_draft_vocab = None, n_first
 
     def limit_drafts_to(
@@ -275,14 +275,11 @@ class Session(Snapshots):
         tokens: Sequence[int],
         matrices: Sequence[npt.NDArray[np.uint8]],
         type_id: int | None = None,
-        *,
-        kind: str | None = None,
     ) -> None:
         """Draft only `tokens`; a range stands for the first ones.
 
         `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row), see
-        gguf.weights.output_rows. They are of the matrix's own type, or of another ggml_type. `kind`: the type (q4_0,
-        ...) that they are converted to, which makes drafts cheaper; raises PymtpError for one that they cannot be.
+        gguf.weights.output_matrix. They are of the matrix's own type, or of another ggml_type.
         """
         import numpy as np
 
@@ -290,11 +287,24 @@ class Session(Snapshots):
         allowed = f"uint8 of {len(tokens)} rows for each of {self.n_heads} heads"
         require(are_rows and len(matrices) == self.n_heads, "matrices", allowed, [each.shape for each in matrices])
         rows, listed = list(map(np.ascontiguousarray, matrices)), None if isinstance(tokens, range) else list(tokens)
-        types = -1 if type_id is None else type_id, getattr(lib, f"GGML_TYPE_{kind.upper()}") if kind else -1
+        type_id = -1 if type_id is None else type_id
         ids, row_bytes = ffi.NULL if listed is None else listed, [each.shape[1] for each in rows]
         pointers = [ffi.cast("void *", each.ctypes.data) for each in rows]
-        check(lib.pymtp_session_limit_drafts(self._native, len(tokens), ids, *types, pointers, row_bytes))
+        check(lib.pymtp_session_limit_drafts(self._native, len(tokens), ids, type_id, pointers, row_bytes))
         self._draft_tokens, self.n_draft_vocab = None if listed is None else np.asarray(listed), len(tokens)
+
+    def replace_drafts(
+        self, rows: Sequence[int], tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]]
+    ) -> None:
+        """Draft `tokens` in the place of those at `rows` of the list of `limit_drafts_to`.
+
+        `matrices`: for each head their rows of its output matrix, (len(tokens), bytes of a row), in its own type.
+        """
+        pointers = [ffi.cast("void *", each.ctypes.data) for each in matrices]
+        row_bytes = [each.shape[1] for each in matrices]
+        check(lib.pymtp_session_replace_drafts(self._native, len(rows), rows, tokens, pointers, row_bytes))
+        assert self._draft_tokens is not None
+        self._draft_tokens[rows] = tokens
 
     def ban_tokens(self, tokens: Sequence[int]) -> None:
         """`draft_tokens` never proposes these tokens; replaces those of the call before."""

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pymtp.errors import ModelError
-from pymtp.gguf.facts import GgufInfo, model_facts
+from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.header import Shard, TensorInfo
 from pymtp.gguf.model_file import DRAFT_TOKENS
 from pymtp.gguf.types import TYPE_IDS
-from pymtp.text.files import StrPath
 
 if TYPE_CHECKING:  # slow to import, and not needed to inspect a file
     import numpy as np
@@ -42,23 +41,20 @@ def fingerprint(shards: Iterable[Shard], metadata: Sequence[tuple[str, object]] 
     return digest.hexdigest()[:32]
 
 
-def output_rows(
-    path: StrPath, head: int, tokens: Sequence[int] | None = None, draft_model: StrPath | None = None
-) -> "npt.NDArray[np.uint8]":
-    """Rows of the matrix with which MTP head `head` computes logits, as stored in the GGUF at `path`.
-
-    Returns (len(tokens), bytes of a row) uint8 in the matrix's own type; without tokens all rows, and for a range the
-    first ones, mapped from the file. The matrix is the head's, else the target's, else the token embedding, as in
-    llama.cpp. For Session.limit_drafts_to. Raises ModelError.
-    """
-    info = model_facts(path, draft_model)
+def output_tensor(info: GgufInfo, head: int) -> TensorInfo:
+    """The matrix with which MTP head `head` computes logits: its own, else the target's, else the token embedding."""
     tensors = info.draft_file.tensors if info.has_assistant and info.draft_file else info.tensors
     own = f"blk.{info.n_layer + head}.nextn.shared_head_head.weight"
-    tensor = next(tensors[name] for name in (own, "output.weight", "token_embd.weight") if name in tensors)
-    matrix = _mapped(tensor).reshape(tensor.shape[1], -1)
-    if tokens is None or isinstance(tokens, range):
-        return matrix[: None if tokens is None else len(tokens)]
-    return matrix[list(tokens)]
+    return next(tensors[name] for name in (own, "output.weight", "token_embd.weight") if name in tensors)
+
+
+def output_matrix(info: GgufInfo, head: int) -> "npt.NDArray[np.uint8]":
+    """The `output_tensor` of a head, mapped from its file: (n_vocab, bytes of a row) uint8, as it is stored.
+
+    For Session.limit_drafts_to.
+    """
+    tensor = output_tensor(info, head)
+    return _mapped(tensor).reshape(tensor.shape[1], -1)
 
 
 def _mapped(tensor: TensorInfo) -> "npt.NDArray[np.uint8]":

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from pymtp.drafting import text_vocab
 from pymtp.drafting.choice import DraftChoice
 from pymtp.engine.context import ContextParams
 from pymtp.gguf.facts import GgufInfo, context_size
@@ -94,8 +95,10 @@ def demand(info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | Non
         if choice.uses_heads or (layer_of(name) or 0) < info.n_layer
     }
     kept_bytes = _KEPT_BYTES
-    if drafting.draft_head_type or drafting.draft_vocab or info.n_draft_vocab:
+    if info.n_draft_vocab or not isinstance(drafting.draft_vocab, str):
         kept_bytes += tensors.get("output.weight") or tensors.get("token_embd.weight", 0)
+    elif choice.follows_texts(info, drafting):
+        kept_bytes += text_vocab.kept_bytes(info)
     assistant = info.draft_file.tensors.values() if info.draft_file and info.has_assistant else ()
     return Demand(
         info.n_layer,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pymtp.drafting.lookup import EarlierTexts
+from pymtp.drafting.text_vocab import TextVocab
 from pymtp.engine.session import Session
 from pymtp.errors import InvalidParameter, StateError
 from pymtp.serving.adapters import Adapters, Scales
@@ -42,7 +43,9 @@ class Admission:
     that come after it wait for it.
     """
 
-    def __init__(self, session: Session, earlier: EarlierTexts | None, adapters: Adapters | None) -> None:
+    def __init__(
+        self, session: Session, earlier: EarlierTexts | None, adapters: Adapters | None, vocab: TextVocab | None = None
+    ) -> None:
         self.running: dict[int, Running] = {}
         """The jobs that have a slot, by its number, in the order of admission."""
         self.waiting: deque[Request] = deque()
@@ -51,6 +54,8 @@ class Admission:
         self.slots = Slots(session)
         self.adapters = adapters or Adapters(session)
         """The LoRA adapters of the model."""
+        self.vocab = vocab
+        """What drafts are limited to, if that follows the texts."""
         self._session, self._earlier = session, earlier
 
     @property
@@ -93,6 +98,8 @@ class Admission:
             # before anything that can fail: whoever ends all jobs has to find it
             self.running[slot] = found
             sequence.begin(self.slots.take(slot, keys, scope=scope))
+            if self.vocab:
+                self.vocab.note(sequence.history)
         if len(self.running) > n_before:
             self._reduce_logits()
 
@@ -172,7 +179,9 @@ class Admission:
         return not self.running or needed + N_HEADROOM * (len(self.running) + 1) <= self._session.n_cells
 
     def _reduce_logits(self) -> None:
-        """Have passes prepare as many candidates as the samplers of the running sequences look at."""
+        """Have passes prepare as many candidates as the samplers of the running sequences look at, and limit drafts."""
+        if self.vocab and self.running:
+            self.vocab.set_limited(not any(each.sequence.params.is_reproducible for each in self.running.values()))
         n = max((running.n_candidates for running in self.running.values()), default=0)
         n = n if n <= N_EXACT else min(-(-n // N_EXACT) * N_EXACT, N_CANDIDATES_MAX)
         if n not in (0, self._session.n_reduced):

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pymtp.drafting.interface import Drafter
 from pymtp.drafting.lookup import EarlierTexts
 from pymtp.drafting.policy import DraftPolicy
+from pymtp.drafting.text_vocab import TextVocab
 from pymtp.engine.session import Session
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.serving.adapters import Adapters
@@ -43,9 +44,10 @@ class Scheduler:
         policy: DraftPolicy | None = None,
         earlier: EarlierTexts | None = None,
         adapters: Adapters | None = None,
+        vocab: TextVocab | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.admission = Admission(session, earlier, adapters)
+        self.admission = Admission(session, earlier, adapters, vocab)
         self._passes = Passes(session, drafter, self.admission.slots, policy, clock)
         self.stats = self._passes.stats
         """Counts and times of all sequences. A pass's time is shared out between them by their rows."""
@@ -120,6 +122,8 @@ class Scheduler:
         for each in result.rounds:
             sequence = each.share.sequence
             sequence.advance(each)
+            if self.admission.vocab:
+                self.admission.vocab.note(each.tokens)
             if sequence.finish_reason == "context":
                 self._passes.shift(each.share.slot, sequence)
             self._end_share(each.share.slot, each)

@@ -341,7 +341,7 @@ static void need_matrix_type(const pymtp_session & session, int32_t type) {
 }
 
 int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, const int32_t * token, int32_t type,
-                                   int32_t to, const void * const * rows, const int64_t * row_bytes) {
+                                   const void * const * rows, const int64_t * row_bytes) {
     return pymtp_guard(session, [&](pymtp_session & self) {
         const int32_t n_vocab = self.n_vocab();
         pymtp_refuse_if(n_tokens < 1 || n_tokens > n_vocab, "a draft vocabulary of %d tokens: 1 to %d are possible",
@@ -350,7 +350,7 @@ int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, co
         if (!token && !rows) {
             forget_outputs(self);
             // repacked matrices keep rows in groups
-            self.mtp->change_vocab().limit(std::min(n_vocab, GGML_PAD(n_tokens, 32)), {}, -1, -1, {});
+            self.mtp->change_vocab().limit(std::min(n_vocab, GGML_PAD(n_tokens, 32)), {}, -1, {});
             return;
         }
         std::vector<llama_token> listed;
@@ -362,13 +362,24 @@ int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, co
             need_matrix_type(self, type);
         }
         const auto of_heads = need_matrices(self, type, rows, row_bytes);
-        if (to != -1) {
-            need_matrix_type(self, to);
-            pymtp_refuse_if(!mtp_can_convert_to((ggml_type) to), "an output matrix cannot be converted to %s",
-                            ggml_type_name((ggml_type) to));
-        }
         forget_outputs(self);
-        self.mtp->change_vocab().limit(n_tokens, listed, type, to, of_heads);
+        self.mtp->change_vocab().limit(n_tokens, listed, type, of_heads);
+    });
+}
+
+int32_t pymtp_session_replace_drafts(pymtp_session * session, int32_t n, const int32_t * row, const int32_t * token,
+                                     const void * const * rows, const int64_t * row_bytes) {
+    return pymtp_guard(session, [&](pymtp_session & self) {
+        const auto & vocab = self.mtp->vocab;
+        pymtp_refuse_if(!vocab.is_listed(), "drafts are not limited to a list of tokens");
+        pymtp_need_array(row, n, vocab.size(), "rows");
+        pymtp_refuse_if(std::any_of(row, row + n, [&](int32_t at) { return at < 0 || at >= vocab.size(); }),
+                        "a row that a list of %d tokens has not", vocab.size());
+        pymtp_need_array(token, n, vocab.size(), "tokens");
+        pymtp_need_tokens(token, n, self.n_vocab());
+        const auto of_heads = need_matrices(self, -1, rows, row_bytes);
+        forget_outputs(self);
+        self.mtp->change_vocab().replace({ row, row + n }, { token, token + n }, of_heads);
     });
 }
 

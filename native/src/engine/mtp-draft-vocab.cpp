@@ -1,7 +1,6 @@
 #include "mtp-draft-vocab.h"
 
 #include "llama-model.h"
-#include "mtp-refuse.h"
 
 #include <algorithm>
 #include <cmath>
@@ -31,12 +30,16 @@ ggml_tensor * mtp_draft_vocab::output_matrix(int32_t head) const {
 }
 
 // Where a matrix like `of` can be, with n_rows rows of a type: next to it, unless the kind of memory only takes
-// matrices of other sizes or types (memory in which the CPU repacks weights does).
-static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, ggml_type type, int64_t n_rows) {
+// matrices of other sizes or types, or no single rows (memory in which the CPU repacks weights does).
+static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, ggml_type type, int64_t n_rows,
+                                                  bool changes) {
     auto * const buft = ggml_backend_buffer_get_type(of->buffer);
     auto * const dev  = ggml_backend_buft_get_device(buft);
     if (!dev || ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
         return buft;
+    }
+    if (changes) {
+        return ggml_backend_cpu_buffer_type();
     }
 
     const ggml_backend_buffer_ptr empty(ggml_backend_buft_alloc_buffer(buft, 0));
@@ -50,22 +53,7 @@ static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, ggml_t
     return can ? buft : ggml_backend_cpu_buffer_type();
 }
 
-// Makes the matrix that stands for `of` in drafts, from rows of another type or the same.
-static void mtp_fill_matrix(mtp_device_tensor & matrix, const ggml_tensor * of, ggml_type from, ggml_type to,
-                            int64_t n_rows, const void * rows) {
-    auto * res = matrix.alloc("mtp_output", to, of->ne[0], n_rows, mtp_matrix_buft(of, to, n_rows));
-    ggml_backend_buffer_set_usage(res->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS); // kernels ask for that
-    if (from == to) {
-        ggml_backend_tensor_set(res, rows, 0, ggml_nbytes(res));
-        return;
-    }
-    std::vector<uint8_t> converted(ggml_nbytes(res));
-    mtp_refuse_if(mtp_convert_rows(from, to, n_rows, of->ne[0], rows, converted.data()) < n_rows,
-                  "an output matrix holds numbers that are not finite");
-    ggml_backend_tensor_set(res, converted.data(), 0, ggml_nbytes(res));
-}
-
-void mtp_draft_vocab::limit(int32_t n_rows, const std::vector<llama_token> & tokens, int32_t type, int32_t to,
+void mtp_draft_vocab::limit(int32_t n_rows, const std::vector<llama_token> & tokens, int32_t type,
                             const std::vector<const void *> & rows) {
     // all memory first: if it runs out, nothing has changed
     mtp_device_tensor              new_mem;
@@ -77,15 +65,18 @@ void mtp_draft_vocab::limit(int32_t n_rows, const std::vector<llama_token> & tok
         ggml_backend_tensor_set(ids, tokens.data(), 0, ggml_nbytes(ids));
     }
     for (size_t head = 0; head < rows.size(); ++head) {
-        auto * const    of   = output_matrix(head);
-        const ggml_type from = type < 0 ? of->type : (ggml_type) type;
+        auto * const    of  = output_matrix(head);
+        const ggml_type own = type < 0 ? of->type : (ggml_type) type;
         // heads may share one
-        const bool is_first  = of == output_matrix(0) &&
-                               (type < 0 || memcmp(rows[head], rows[0], n_rows * ggml_row_size(from, of->ne[0])) == 0);
+        const bool is_first = of == output_matrix(0) &&
+                              (type < 0 || memcmp(rows[head], rows[0], n_rows * ggml_row_size(own, of->ne[0])) == 0);
         if (head > 0 && is_first) {
             continue;
         }
-        mtp_fill_matrix(new_matrices[head], of, from, to < 0 ? from : (ggml_type) to, n_rows, rows[head]);
+        auto * const buft   = mtp_matrix_buft(of, own, n_rows, !tokens.empty());
+        auto * const matrix = new_matrices[head].alloc("mtp_output", own, of->ne[0], n_rows, buft);
+        ggml_backend_buffer_set_usage(matrix->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS); // kernels ask for that
+        ggml_backend_tensor_set(matrix, rows[head], 0, ggml_nbytes(matrix));
     }
 
     n      = n_rows;
@@ -93,6 +84,26 @@ void mtp_draft_vocab::limit(int32_t n_rows, const std::vector<llama_token> & tok
     ++n_limits;
     listed_mem = std::move(new_mem);
     matrices   = std::move(new_matrices);
+    fill_bias();
+}
+
+void mtp_draft_vocab::replace(const std::vector<int32_t> & at, const std::vector<llama_token> & tokens,
+                              const std::vector<const void *> & rows) {
+    const auto set = [&](ggml_tensor * tensor, const void * values) {
+        for (size_t i = 0; i < at.size(); ++i) {
+            ggml_backend_tensor_set(tensor, (const char *) values + i * tensor->nb[1], at[i] * tensor->nb[1],
+                                    tensor->nb[1]);
+        }
+    };
+    set(listed_mem.get(), tokens.data());
+    for (size_t head = 0; head < rows.size(); ++head) {
+        if (auto * matrix = matrices[head].get()) {
+            set(matrix, rows[head]);
+        }
+    }
+    for (size_t i = 0; i < at.size(); ++i) {
+        listed[at[i]] = tokens[i];
+    }
     fill_bias();
 }
 

@@ -1,8 +1,7 @@
 #pragma once
 
 // Which tokens drafts may be: a part of the vocabulary, whose rows of the output matrices are all that a head
-// multiplies, and tokens that are banned. The matrices may be of another type than the model's, for drafts alone. Owns
-// the matrices of such a part or type. Verification knows nothing of it: what is drafted stays lossless.
+// multiplies, and tokens that are banned. Owns the matrices of such a part. Verification knows nothing of it: what is drafted stays lossless.
 
 #include "llama.h"
 #include "mtp-device-memory.h"
@@ -16,10 +15,13 @@ class mtp_draft_vocab {
 
     // Limits drafts to n tokens: these, or the first ones (all of them: to none). rows[h]: n rows of head h's output
     // matrix, one after another, which drafts multiply with; in its type (-1), or in another one; empty: the first ones of
-    // the model's own. to: the type that they are converted to, which needs no calibration data and whose blocks fit a
-    // row; -1: they stay as they are. Throws if memory runs out; the limit is then as it was.
-    void limit(int32_t n, const std::vector<llama_token> & tokens, int32_t type, int32_t to,
+    // the model's own. Throws if memory runs out; the limit is then as it was.
+    void limit(int32_t n, const std::vector<llama_token> & tokens, int32_t type,
                const std::vector<const void *> & rows);
+
+    // Puts tokens in the place of those at some rows of the list. rows[h]: theirs of head h's output matrix, in its type.
+    void replace(const std::vector<int32_t> & at, const std::vector<llama_token> & tokens,
+                 const std::vector<const void *> & rows);
 
     void ban(const std::vector<llama_token> & tokens);
 

@@ -1,0 +1,118 @@
+"""Drafts from the first tokens of a vocabulary and those that texts have had: the list that changes, and the texts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from machine import needs_exact_texts
+from pymtp import Model, embedded
+from pymtp.drafting import text_vocab
+from pymtp.drafting.text_vocab import TextVocab
+from pymtp.gguf.facts import model_facts
+
+N_FIRST, N_RECENT = 1024, 256
+MATRIX = np.arange(8192, dtype=np.uint8)[:, None]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers that fit the embedded model, whose output matrix is a small part of it."""
+    monkeypatch.setattr(text_vocab, "N_FIRST", N_FIRST)
+    monkeypatch.setattr(text_vocab, "N_RECENT", N_RECENT)
+    monkeypatch.setattr(text_vocab, "SAVED", 0.0)
+
+
+class ListedSession:
+    """What a session does with a list of tokens, and rows that come with them."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+
+    def limit_drafts(self, n: int | None) -> None:
+        self.tokens = []
+
+    def limit_drafts_to(self, tokens: list[int], matrices: Sequence[Any]) -> None:
+        self.tokens = list(tokens)
+        np.testing.assert_array_equal(matrices[0], MATRIX[tokens])
+
+    def replace_drafts(self, rows: Sequence[int], tokens: Sequence[int], matrices: Sequence[Any]) -> None:
+        np.testing.assert_array_equal(matrices[0], MATRIX[list(tokens)])
+        for row, token in zip(rows, tokens, strict=True):
+            self.tokens[row] = token
+
+
+def test_the_list_has_the_first_tokens_and_the_latest_others() -> None:
+    rng = random.Random(1)
+    session = ListedSession()
+    vocab = TextVocab(session, [MATRIX])  # type: ignore[arg-type]
+    latest = list(range(N_FIRST, N_FIRST + N_RECENT))
+    for i in range(60):
+        some = [rng.randrange(8192) for _ in range(rng.choice((0, 1, 3, 40, 700)))]
+        vocab.set_limited(rng.random() < 0.8)
+        vocab.note(some)
+        for token in (token for token in dict.fromkeys(some) if token >= N_FIRST):
+            if token in latest:
+                latest.remove(token)
+            latest.append(token)
+        latest = latest[-N_RECENT:]
+        assert sorted(session.tokens) == (sorted([*range(N_FIRST), *latest]) if vocab.is_limited else []), i
+
+
+def test_it_is_for_models_whose_drafts_read_much_of_an_output_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = model_facts(embedded.model_path())
+    output, others = info.tensors["output.weight"].size_bytes, ("token_embd.", "blk.16.")  # blk.16: the head
+    read = sum(tensor.size_bytes for name, tensor in info.tensors.items() if not name.startswith(others))
+    part = 3 * output * (1 - (N_FIRST + N_RECENT) / 8192) / read
+    for saved, expected in ((part * 0.99, True), (part * 1.01, False)):
+        monkeypatch.setattr(text_vocab, "SAVED", saved)
+        assert text_vocab.pays(info) is expected
+    monkeypatch.setattr(text_vocab, "SAVED", 0.0)
+    monkeypatch.setattr(text_vocab, "N_FIRST", 4000)  # with the others more than half of the vocabulary
+    assert not text_vocab.pays(info)
+
+
+def listed(model: Model) -> set[int]:
+    tokens = model.call(lambda: model.session._draft_tokens)
+    return set() if tokens is None else set(tokens.tolist())
+
+
+@pytest.fixture
+def models() -> Iterator[SimpleNamespace]:
+    with Model(n_ctx=256, n_threads=1) as auto, Model(n_ctx=256, n_threads=1, draft_vocab="all") as whole:
+        yield SimpleNamespace(auto=auto, whole=whole)
+
+
+@needs_exact_texts
+@pytest.mark.model
+def test_texts_are_the_same_and_what_they_have_had_is_drafted(models: SimpleNamespace) -> None:
+    prompt = "Once upon a time, an astronomer in Heidelberg"
+    before = listed(models.auto)
+    texts = [
+        "".join(model.generate(prompt, temperature=0, max_tokens=60, draft_max=3, ignore_eos=True))
+        for model in (models.auto, models.whole)
+    ]
+    assert texts[0] == texts[1]
+    had = {token for token in models.auto.vocabulary.tokenize(prompt + texts[0]) if token >= N_FIRST}
+    assert had - before
+    assert had <= listed(models.auto)
+    assert listed(models.whole) == set()
+
+
+@needs_exact_texts
+@pytest.mark.model
+def test_what_came_before_changes_no_text_that_a_seed_stands_for(models: SimpleNamespace) -> None:
+    options: dict[str, Any] = {"seed": 5, "draft_pick": "sample", "draft_max": 3, "max_tokens": 40, "ignore_eos": True}
+    "".join(models.auto.generate("Something else, with other words", max_tokens=20))
+    drawn = models.auto.generate("Once upon a time", **options)
+    text = next(drawn)
+    assert models.auto.call(lambda: models.auto.session.n_draft_vocab) == 8192
+    text += "".join(drawn)
+    assert text == "".join(models.whole.generate("Once upon a time", **options))
+    "".join(models.auto.generate("And then", max_tokens=5))
+    assert len(listed(models.auto)) == N_FIRST + N_RECENT
