@@ -64,7 +64,7 @@ def test_other_types_are_mixed_as_llama_cpp_mixes_them(tmp_path: Path) -> None:
 
 def test_full_size_shapes_have_the_stated_number_of_parameters() -> None:
     sizes = {name: round(size.n_parameters / 1e9, 1) for name, size in SIZES.items()}
-    assert sizes == {"dense": 10.7, "moe": 13.8, "1b": 1.0, "hybrid": 0.6, "small": 0.1}
+    assert sizes == {"dense": 10.7, "moe": 13.8, "1b": 1.0, "vocab": 1.0, "hybrid": 0.6, "small": 0.1}
     assert all(SIZES[name].n_vocab > 151_000 for name in ("dense", "moe"))
     heads = [name for name in tensors(SIZES["dense"]) if name.endswith("shared_head_head.weight")]
     assert len(heads) == SIZES["dense"].n_heads == 3

@@ -148,6 +148,7 @@ def test_streamed_log_probabilities_belong_to_the_streamed_text(server: Client) 
     assert "".join(entry["token"] for entry in entries) == content != ""
 
 
+@needs_exact_texts
 @pytest.mark.parametrize("draft_max", [0, 3])
 def test_stop_strings_have_no_log_probabilities(server: Client, text: str, draft_max: int) -> None:
     whole = server.post("/completion", prompt=PROMPT, temperature=0, n_predict=16, n_probs=1).json

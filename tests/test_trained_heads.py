@@ -398,7 +398,7 @@ def test_what_was_learned_is_kept_until_the_head_is_written(tmp_path: Path, monk
         raise RuntimeError("no room")
 
     def train() -> Path:
-        return run.train_head(trunk, params=TrainParams(minutes=0.05, n_rows=1000, n_threads=1))
+        return run.train_head(trunk, params=TrainParams(minutes=0.05, n_rows=1000, n_threads=1, device="cpu"))
 
     trunk = write_trunk(tmp_path / "trunk.gguf", "llama")
     saved = tmp_path / f"mtp-trunk-{ModelFile(trunk).trunk_id}.training" / "checkpoint.pt"
