@@ -6,22 +6,15 @@ Owns the thread and its inbox. Knows requests and errors; nothing of what they g
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pymtp.errors import Closed, PymtpError
 from pymtp.serving.request import Request
 from pymtp.serving.scheduler import Scheduler
 
 T = TypeVar("T")
-
-
-class Call(NamedTuple):
-    """What the engine's thread is asked to do between two passes."""
-
-    run: Callable[[], object]
-    refuse: Callable[[], object] = lambda: None
-    """Called instead, if the engine was closed before."""
 
 
 class EngineLoop:
@@ -33,7 +26,7 @@ class EngineLoop:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._lock = threading.Lock()  # of what follows
-        self._inbox: SimpleQueue[Call] = SimpleQueue()
+        self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -49,14 +42,13 @@ class EngineLoop:
 
     def submit(self, job: Request) -> None:
         """Queue a job. Raises Closed after `close`."""
-        closed = Closed("the model was closed before the text was complete")
-        self._send(Call(lambda: self._scheduler.submit(job), lambda: job.fail(closed)))
+        self._send(lambda: self._scheduler.submit(job))
 
     def cancel(self, job: Request) -> None:
         """End a job early; its slot is free after the pass that is under way. Harmless if it has ended."""
         # no lock: an object that is collected may be closed in the middle of anything
         if self._thread is not None:
-            self._inbox.put(Call(lambda: self._scheduler.remove(job)))
+            self._inbox.put(lambda: self._scheduler.remove(job))
 
     def call(self, function: Callable[[], T]) -> T:
         """Run `function` in the engine's thread, between passes, and return what it returns. Raises what it raises."""
@@ -66,11 +58,12 @@ class EngineLoop:
 
         def run() -> None:
             try:
+                self.check_open()
                 future.set_result(function())
             except BaseException as error:
                 future.set_exception(error)
 
-        self._send(Call(run, lambda: future.set_exception(Closed("the model is closed"))))
+        self._send(run)
         return future.result()
 
     @property
@@ -90,11 +83,11 @@ class EngineLoop:
             thread = self._thread
         if thread is None:
             return
-        self._inbox.put(Call(lambda: None))  # wakes it
+        self._inbox.put(lambda: None)  # wakes it
         if thread is not threading.current_thread():
             thread.join()
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: Callable[[], object]) -> None:
         self.check_thread()
         with self._lock:
             self.check_open()
@@ -109,9 +102,9 @@ class EngineLoop:
             while not self._is_closed:
                 try:
                     if self._scheduler.is_idle:
-                        self._inbox.get().run()
+                        self._inbox.get()()
                     while not self._is_closed and not self._inbox.empty():
-                        self._inbox.get().run()
+                        self._inbox.get()()
                     self._scheduler.step()
                 except BaseException as error:
                     self._scheduler.fail(error)
@@ -119,5 +112,6 @@ class EngineLoop:
             with self._lock:
                 self._is_closed = True
             while not self._inbox.empty():
-                self._inbox.get().refuse()
+                with suppress(PymtpError):  # what has failed may fail again
+                    self._inbox.get()()
             self._scheduler.fail(Closed("the model was closed before the text was complete"))
