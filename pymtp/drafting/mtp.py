@@ -4,7 +4,7 @@ Knows token ids and the session's passes; never text, acceptance or the target's
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, TypeAlias
 
 from pymtp.binding.library import lib
 from pymtp.drafting.interface import DrafterTraits, DraftOutcome, DraftRequest, Proposal
@@ -16,6 +16,8 @@ CATCH_UP = lib.PYMTP_KEPT_POSITIONS - 8
 
 The session must have their hidden states; rejected drafts take the place of some that it keeps.
 """
+_Pick: TypeAlias = tuple[int, Distribution, float]
+"""A draft, what it was picked from, and the probability of the most likely token there."""
 
 
 class MtpDrafter:
@@ -72,58 +74,46 @@ class MtpDrafter:
 
     def _draft_fused(
         self, requests: list[DraftRequest], chunks: list[Chunk], n_steps: int, banned: tuple[int, ...]
-    ) -> "list[_Drafted]":
+    ) -> list[Proposal]:
         if banned != self._banned:
             self._session.ban_tokens(banned)
             self._banned = banned
         with_probs = any(request.uses_confidence for request in requests)
         drafts, confidences = self._session.draft_tokens(chunks, n_steps, probs=with_probs)
         return [
-            _Drafted(row[: request.n_draft], [], probs[: request.n_draft])
+            Proposal(row[: request.n_draft], confidences=probs[: request.n_draft])
             for request, row, probs in zip(requests, drafts, confidences, strict=True)
         ]
 
-    def _draft_by_steps(self, requests: list[DraftRequest], chunks: list[Chunk], n_steps: int) -> "list[_Drafted]":
-        drafted = {request.slot: _Drafted([], [], []) for request in requests}
+    def _draft_by_steps(self, requests: list[DraftRequest], chunks: list[Chunk], n_steps: int) -> list[Proposal]:
+        picks: dict[int, list[_Pick]] = {request.slot: [] for request in requests}
         drafting = requests
         try:
             for step in range(n_steps):
                 self._session.draft(step, n_steps, chunks)
                 for request, row in zip(drafting, self._session.draft_rows(), strict=True):
                     if request.n_draft > step and (picked := request.picker.pick(row)):
-                        drafted[request.slot].add(*picked)
-                drafting = [request for request in drafting if _continues(request, drafted[request.slot], step)]
+                        picks[request.slot].append(picked)
+                drafting = [request for request in drafting if _continues(request, picks[request.slot], step)]
                 if not drafting:
                     break
-                chunks = [Chunk([drafted[each.slot].tokens[-1]], each.end + step, each.slot) for each in drafting]
+                chunks = [Chunk([picks[each.slot][-1][0]], each.end + step, each.slot) for each in drafting]
         finally:
             for request in requests:
                 request.picker.forget()
-        return [drafted[request.slot] for request in requests]
+        made = (picks[request.slot] for request in requests)
+        return [Proposal([p[0] for p in each], [p[1] for p in each], [p[2] for p in each]) for each in made]
 
 
-class _Drafted(NamedTuple):
-    """Tokens, what they were picked from (or nothing), and the probability of the most likely one at each position."""
-
-    tokens: list[int]
-    distributions: list[Distribution]
-    confidences: list[float]
-
-    def add(self, token: int, distribution: Distribution, confidence: float) -> None:
-        self.tokens.append(token)
-        self.distributions.append(distribution)
-        self.confidences.append(confidence)
+def _proposal(request: DraftRequest, drafted: Proposal, n_heads: int, n_steps: int) -> Proposal:
+    tokens, distributions = drafted.drafts, drafted.distributions
+    n = request.picker.n_worth(tokens, drafted.confidences)
+    return Proposal(tokens[:n], distributions[:n], drafted.confidences, tokens[n:], n_heads=n_heads, n_steps=n_steps)
 
 
-def _proposal(request: DraftRequest, drafted: _Drafted, n_heads: int, n_steps: int) -> Proposal:
-    n = request.picker.n_worth(drafted.tokens, drafted.confidences)
-    tokens, spare, distributions = drafted.tokens[:n], drafted.tokens[n:], drafted.distributions[:n]
-    return Proposal(tokens, distributions, drafted.confidences, spare, n_heads=n_heads, n_steps=n_steps)
-
-
-def _continues(request: DraftRequest, drafted: _Drafted, step: int) -> bool:
+def _continues(request: DraftRequest, picks: list[_Pick], step: int) -> bool:
     """Whether a request that took part in `step` drafts another token."""
-    tokens = drafted.tokens
-    if request.n_draft <= step + 1 or len(tokens) <= step or tokens[-1] in request.stop:
+    if request.n_draft <= step + 1 or len(picks) <= step:
         return False
-    return request.picker.is_confident(drafted.confidences[-1])  # else the last one is not worth a row
+    token, _, confidence = picks[-1]
+    return token not in request.stop and request.picker.is_confident(confidence)  # else it is not worth a row
