@@ -160,13 +160,9 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "'": "'", "\\": "\\"}
 
 def chat_of(flags: Values) -> "pymtp.ChatParams":
     """A chat's parameters. Raises InvalidParameter."""
-    return pymtp.ChatParams(reasoning=flags.reasoning, template_kwargs=_kwargs(flags.chat_template_kwargs))
-
-
-def _kwargs(text: str | None) -> Mapping[str, Any]:
-    if text is None:
-        return {}
+    text = "{}" if flags.chat_template_kwargs is None else flags.chat_template_kwargs
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        kwargs = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidParameter("chat_template_kwargs", f"a JSON object ({error})") from None
+    return pymtp.ChatParams(reasoning=flags.reasoning, template_kwargs=kwargs)
