@@ -67,20 +67,14 @@ class Output:
         try:
             self._stream.write(text.encode("utf-8", errors="replace"))
             self._stream.flush()
-        except BrokenPipeError:
-            _discard_stdout()
-            raise OutputClosed from None
         except OSError as error:
-            _discard_stdout()
+            # what could not be written stays in the buffer, on which the interpreter would fail again at exit
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stdout.fileno())
+            os.close(null)
+            if isinstance(error, BrokenPipeError):
+                raise OutputClosed from None
             raise CommandError(f"cannot write to stdout: {error.strerror}; check where it is redirected to") from error
-
-
-def _discard_stdout() -> None:
-    # What could not be written stays in the buffer, and the interpreter would fail on it again at
-    # exit. From here on stdout goes to the null device.
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, sys.stdout.fileno())
-    os.close(null)
 
 
 def device_text(device: "pymtp.Device") -> str:
