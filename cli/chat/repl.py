@@ -29,26 +29,23 @@ class Repl:
     def run(self) -> int:
         """Chat until the user quits; return the exit code. Raises OutputClosed and CommandError."""
         with self._reader.without_echo():
-            return self._loop()
-
-    def _loop(self) -> int:
-        if self._reader.is_interactive:
-            model = self._chat.conversation.model
-            name = model.info.name or model.info.path.name
-            self._chat.screen.note(f"{name}, {model.session.n_ctx} tokens of context; /help lists the commands")
-        while True:
-            try:
-                text = self._first or self._reader.read()
-                self._first = None
-                self._quits_next = False
-                self._handle(text)
-            except EOFError:
-                return int(self._has_failed and not self._reader.is_interactive)
-            except KeyboardInterrupt:
-                if self._quits_next or not self._reader.is_interactive:
-                    return INTERRUPTED
-                self._quits_next = True
-                self._chat.screen.note("press Ctrl-C again, or Ctrl-D, to quit")
+            if self._reader.is_interactive:
+                model = self._chat.conversation.model
+                name = model.info.name or model.info.path.name
+                self._chat.screen.note(f"{name}, {model.session.n_ctx} tokens of context; /help lists the commands")
+            while True:
+                try:
+                    text = self._first or self._reader.read()
+                    self._first = None
+                    self._quits_next = False
+                    self._handle(text)
+                except EOFError:
+                    return int(self._has_failed and not self._reader.is_interactive)
+                except KeyboardInterrupt:
+                    if self._quits_next or not self._reader.is_interactive:
+                        return INTERRUPTED
+                    self._quits_next = True
+                    self._chat.screen.note("press Ctrl-C again, or Ctrl-D, to quit")
 
     def _handle(self, text: str) -> None:
         had_attached = bool(self._chat.attached or self._chat.images)
