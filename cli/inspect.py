@@ -73,11 +73,7 @@ def _as_json(found: Inspection, plan: MemoryPlan | None) -> str:
         "devices": [_place_facts(place, found.info.n_layer) for place in plan.places] if plan else [],
         "room_note": plan and plan.note,
     }
-    return json.dumps(facts, ensure_ascii=False, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else vars(value)
+    return json.dumps(facts, ensure_ascii=False, default=lambda one: str(one) if isinstance(one, Path) else vars(one))
 
 
 def _as_text(found: Inspection, plan: MemoryPlan | None, draft_model: str | None = None) -> str:
