@@ -36,22 +36,16 @@ class AnswerRules:
             alive.append(ffi.new("char[]", value.encode()))
             return alive[-1]
 
-        def texts(values: tuple[str, ...]) -> Any:
-            alive.append(ffi.new("char *[]", [text(value) for value in values]))
-            return alive[-1]
-
-        fields = {
+        fields: dict[str, Any] = {
             "grammar": ffi.NULL if self.grammar is None else text(self.grammar),
-            "n_words": len(self.words),
-            "words": texts(self.words),
-            "n_patterns": len(self.patterns),
-            "patterns": texts(self.patterns),
             "prefill": text(self.prefill),
             "thinking_begin": text(self.thinking_begin) if self.thinking_begin else ffi.NULL,
-            "n_thinking_ends": len(self.thinking_ends),
-            "thinking_ends": texts(self.thinking_ends),
             "thinking_budget": self.thinking_budget,
         }
+        for name in ("words", "patterns", "thinking_ends"):
+            values = [text(value) for value in getattr(self, name)]
+            alive.append(ffi.new("char *[]", values))
+            fields |= {name: alive[-1], f"n_{name}": len(values)}
         return ffi.new("struct pymtp_answer_rules *", fields), alive
 
 
