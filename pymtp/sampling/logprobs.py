@@ -33,7 +33,11 @@ class TokenLogprobs:
 
 def token_logprobs(row: Row, target: Distribution, token: int, n: int) -> TokenLogprobs:
     """Log probabilities of `token` and of the top `n` tokens, from the target's row and its distribution."""
-    logprobs = _log_softmax(row)
+    import numpy as np
+
+    logits = (row.logits if isinstance(row, LogitsRow) else row).astype(np.float64)
+    logits -= logits.max()
+    logprobs = logits - math.log(np.exp(logits).sum())
     best = _highest(logprobs, n)
     tokens, probs = target.tokens, target.probs
     chain_best = _highest(probs, n)
@@ -44,14 +48,6 @@ def token_logprobs(row: Row, target: Distribution, token: int, n: int) -> TokenL
         _log(target.prob(token)),
         [(int(tokens[i]), _log(float(probs[i]))) for i in chain_best],
     )
-
-
-def _log_softmax(row: Row) -> "Probs":
-    import numpy as np
-
-    logits = (row.logits if isinstance(row, LogitsRow) else row).astype(np.float64)
-    logits -= logits.max()
-    return logits - math.log(np.exp(logits).sum())
 
 
 def _highest(values: "Probs", n: int) -> "Tokens":
