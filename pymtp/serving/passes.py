@@ -127,9 +127,12 @@ def run_round(
 
     A sequence whose own samplers fail gets its `error`, and has no result; the others continue.
     """
-    if shares[0].image:
+    if image := shares[0].image:
+        [share] = shares
         meanwhile()
-        return [_decode_image(session, shares[0])]
+        n_heads = min(share.sequence.draft_max, session.n_heads)
+        session.decode_image(image.media, image.chunk, share.position, sequence=share.slot, n_heads=n_heads)
+        return [ShareResult(share, NO_DRAFTS, [], 0)]
     requests = {share.slot: share.sequence.draft_request(share, len(shares)) for share in shares if share.asks}
     asked = list(requests.values())
     proposed = checked(drafter, asked, drafter.propose(asked) if asked else (), session.n_vocab)
@@ -156,14 +159,6 @@ def run_round(
             ]
         )
     return results
-
-
-def _decode_image(session: Session, share: Share) -> ShareResult:
-    assert share.image
-    n_heads = min(share.sequence.draft_max, session.n_heads)
-    media, chunk = share.image.media, share.image.chunk
-    session.decode_image(media, chunk, share.position, sequence=share.slot, n_heads=n_heads)
-    return ShareResult(share, NO_DRAFTS, [], 0)
 
 
 def _rows_of_prompts(lengths: Sequence[int], n_rows: int) -> list[int]:
