@@ -62,16 +62,14 @@ def adapt_heads(info: GgufInfo, files: Sequence[Shard]) -> bool:
 
 def load_adapters(model: object, params: ModelParams, files: Sequence[Shard]) -> tuple[LoraAdapter, ...]:
     """Load the adapters for a loaded model. Raises ModelError for one that does not fit, and names the tensor."""
-    return tuple(_load(model, file, scale) for file, (_, scale) in zip(files, params.adapters, strict=True))
-
-
-def _load(model: object, file: Shard, scale: float) -> LoraAdapter:
-    path, metadata = file.path, file.metadata
-    native = ffi.new("struct llama_adapter_lora **")
-    status = lib.pymtp_adapter_load(model_pointer(model), os.fsencode(path), native)
-    if status == lib.PYMTP_LOST:
-        raise RemoteError(error_message())
-    if status != lib.PYMTP_OK:
-        raise ModelError(f"{path} cannot be applied to the model: {error_message()}")
-    task, prefix = (str(metadata.get(f"adapter.lora.{key}", "")) for key in ("task_name", "prompt_prefix"))
-    return LoraAdapter(path, scale, task, prefix, fingerprint([file]), native[0])
+    found = []
+    for file, (_, scale) in zip(files, params.adapters, strict=True):
+        native = ffi.new("struct llama_adapter_lora **")
+        status = lib.pymtp_adapter_load(model_pointer(model), os.fsencode(file.path), native)
+        if status == lib.PYMTP_LOST:
+            raise RemoteError(error_message())
+        if status != lib.PYMTP_OK:
+            raise ModelError(f"{file.path} cannot be applied to the model: {error_message()}")
+        task, prefix = (str(file.metadata.get(f"adapter.lora.{key}", "")) for key in ("task_name", "prompt_prefix"))
+        found.append(LoraAdapter(file.path, scale, task, prefix, fingerprint([file]), native[0]))
+    return tuple(found)
