@@ -27,7 +27,8 @@ fill = partial(textwrap.fill, width=COLUMNS, break_on_hyphens=False)
 
 def markdown(columns: Columns, rows: Table) -> str:
     """A table whose columns are aligned in the source as well."""
-    cells = _cells(columns, rows)
+    cells = [[title for title, _, _ in columns]]
+    cells += (["-" if row[key] is None else format(row[key], form) for _, key, form in columns] for row in rows)
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     is_text = [form == "" for _, _, form in columns]
 
@@ -59,11 +60,3 @@ def narrow(keys: Columns, groups: Sequence[Columns], rows: Table) -> list[str]:
 
 def _width(columns: Columns, rows: Table) -> int:
     return len(markdown(columns, rows).partition("\n")[0])
-
-
-def _cells(columns: Columns, rows: Table) -> list[list[str]]:
-    titles = [title for title, _, _ in columns]
-    return [
-        titles,
-        *(["-" if row[key] is None else format(row[key], form) for _, key, form in columns] for row in rows),
-    ]
