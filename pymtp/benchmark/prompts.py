@@ -62,7 +62,7 @@ def read_texts(path: Path) -> list[Text]:
 
     Raises PymtpError.
     """
-    return [replace(text, answer="") for _, text in _read(path)]
+    return [replace(text, answer="") for text in _read(path)]
 
 
 def read_answers(path: Path) -> list[Text]:
@@ -70,28 +70,26 @@ def read_answers(path: Path) -> list[Text]:
 
     Raises PymtpError.
     """
-    pairs = _read(path)
-    for where, text in pairs:
-        if not text.answer:
-            raise PymtpError(f'{where} has no answer; add "answer": "..."')
-    return [text for _, text in pairs]
+    return _read(path, need_answers=True)
 
 
-def _read(path: Path) -> list[tuple[str, Text]]:
-    """The texts in a file, and where each is. The file is read once: it may be a pipe."""
+def _read(path: Path, *, need_answers: bool = False) -> list[Text]:
+    """The texts in a file, which is read once: it may be a pipe."""
     with explained(f"read the prompts in {path}", "check the path"):
         lines = read_text(path).splitlines()
-    found = [(place := f"{path}, line {n}", _text(line, place)) for n, line in enumerate(lines, 1) if line.strip()]
+    found = [_text(line, f"{path}, line {n}", need_answers) for n, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise PymtpError(f"{path} is empty; write {_FORM} on each line")
     return found
 
 
-def _text(line: str, place: str) -> Text:
+def _text(line: str, place: str, needs_answer: bool) -> Text:
     try:
         text = msgspec.json.decode(line, type=Text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise PymtpError(f"{place} is no prompt ({error}); write {_FORM}") from error
+    if needs_answer and not text.answer:
+        raise PymtpError(f'{place} has no answer; add "answer": "..."')
     if text.prompt:
         return replace(text, messages=())
     if not text.messages or not all(message.keys() >= {"role", "content"} for message in text.messages):
