@@ -154,13 +154,15 @@ class _Stage:
             on_step(Step(f"{work.test.name} done", n_done, n_all))
 
     def _generate(self, work: _Work, arm: Arm, trial: Trial, n_gen: int) -> tuple[Stats, str]:
-        """Generate after one prompt, or after those that run together; the first tokens come with the prompts."""
+        """Generate after one prompt, or after some of its category together; the first tokens come with the prompts."""
         self.model.slots.empty()
         if work.prefix:
             self._run([(work.prefix, self._params(arm, trial, 1))] * self.variant.context.n_seq_max)
         params = self._params(arm, trial, n_gen + 1)
         asked = []
-        for prompt in self._together(work, trial):
+        turned = work.prompts[trial.prompt :] + work.prompts[: trial.prompt]
+        alike = [prompt for prompt in turned if prompt.category == turned[0].category]
+        for prompt in islice(cycle(alike), self.variant.context.n_seq_max):
             n = min(params.max_tokens, len(prompt.answer))
             own = replace(params, max_tokens=n, forced=Scripted(prompt.answer)) if prompt.answer else params
             asked.append(([*work.prefix, *prompt.tokens], own))
@@ -173,12 +175,6 @@ class _Stage:
         for generation in generations:
             "".join(generation)
         return self.model.stats - before, generations[0].acceptance
-
-    def _together(self, work: _Work, trial: Trial) -> list[Prompt]:
-        """The prompts that run together: of one category, starting with the trial's own."""
-        category = work.prompts[trial.prompt].category
-        own = work.prompts[trial.prompt :] + work.prompts[: trial.prompt]
-        return list(islice(cycle(each for each in own if each.category == category), self.variant.context.n_seq_max))
 
     def _params(self, arm: Arm, trial: Trial, max_tokens: int) -> GenerationParams:
         # without a seed, drafts are picked as they are for most people; with one, the adaptive length would also have
