@@ -203,12 +203,8 @@ def _of_variant(variant: Variant, subject: Subject) -> dict[str, Any]:
         "model_size": subject.info.size_bytes,
         "model_n_params": subject.info.n_parameters,
         "model_sha256": subject.sha256,
-        "test_time": subject.test_time,
-        "n_threads": subject.n_threads,
-        "n_ctx": subject.n_ctx,
+        **{name: value for name, value in vars(subject).items() if name not in ("info", "sha256")},
         **settings_of(variant),
-        "memory_bytes": subject.memory_bytes,
-        "memory_without_mtp_bytes": subject.memory_without_mtp_bytes,
     }
 
 
