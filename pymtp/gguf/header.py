@@ -11,7 +11,7 @@ import mmap
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pymtp.gguf.types import TENSOR_TYPES
 
@@ -144,13 +144,13 @@ class _Cursor:
         tensors = tuple(TensorInfo(name, shape, kind, start + offset, path) for name, shape, kind, offset in listed)
         return Shard(path, len(self._data), metadata, tensors, self._at, spans)
 
-    def _number(self, form: struct.Struct) -> int:
+    def _number(self, form: struct.Struct) -> Any:
         (value,) = form.unpack_from(self._data, self._at)
         self._at += form.size
-        return int(value)
+        return value
 
     def _string(self) -> str:
-        length = self._number(_U64)
+        length: int = self._number(_U64)
         end = self._at + length
         if end > len(self._data):
             raise HeaderTruncated
@@ -163,9 +163,7 @@ class _Cursor:
             return self._string()
         if type_id == _ARRAY:
             return self._skip_array()
-        form = _scalar(type_id)
-        value: int | float = form.unpack_from(self._data, self._at)[0]
-        self._at += form.size
+        value: int | float = self._number(_scalar(type_id))
         return value
 
     def _skip_array(self) -> ArrayLength:
