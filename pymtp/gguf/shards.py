@@ -17,17 +17,24 @@ SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gg
 def read_shards(path: Path) -> list[Shard]:
     """Read and check the file at `path` and, if it is the first part of a split model, the others."""
     first = read_single(path)
-    number, count = (first.metadata.get(key, 0) for key in ("split.no", "split.count"))
+    first_number, count = (first.metadata.get(key, 0) for key in ("split.no", "split.count"))
     if not isinstance(count, int) or count <= 1:
         return [first]
-    if number != 0:
+    if first_number != 0:
         raise ModelError(f"{path} is a later part of a split model; name its first part, ...-00001-of-{count:05}.gguf")
     names = part_names(path.name)
     if len(names) != count:
         fix = f"rename the parts to NAME-00001-of-{count:05}.gguf and so on"
         raise ModelError(f"{path} is the first of {count} parts; {fix}")
     shards = [first, *(read_single(path.with_name(name)) for name in names[1:])]
-    _check_together(shards)
+    for number, shard in enumerate(shards):
+        found = [shard.metadata.get(key) for key in ("split.no", "split.count")]
+        if found != [number, count]:
+            raise ModelError(f"{shard.path} is not part {number + 1} of {count}, as its name says; download it again")
+    tensors = [tensor.name for shard in shards for tensor in shard.tensors]
+    declared = first.metadata.get("split.tensors.count", len(tensors))
+    if not len(set(tensors)) == len(tensors) == declared:
+        raise ModelError(f"the parts of {path} are not of one model; download them again")
     return shards
 
 
@@ -38,18 +45,6 @@ def part_names(first: str) -> list[str]:
         return []
     count = int(match["count"])
     return [f"{match['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
-
-
-def _check_together(shards: list[Shard]) -> None:
-    for number, shard in enumerate(shards):
-        found = [shard.metadata.get(key) for key in ("split.no", "split.count")]
-        if found != [number, len(shards)]:
-            of = f"part {number + 1} of {len(shards)}"
-            raise ModelError(f"{shard.path} is not {of}, as its name says; download it again")
-    names = [tensor.name for shard in shards for tensor in shard.tensors]
-    declared = shards[0].metadata.get("split.tensors.count", len(names))
-    if not len(set(names)) == len(names) == declared:
-        raise ModelError(f"the parts of {shards[0].path} are not of one model; download them again")
 
 
 def read_single(path: Path) -> Shard:
