@@ -75,15 +75,11 @@ def extract_heads(
         raise UnsupportedModel(f"{path} holds MTP heads alone already; name a model")
     check_target(out, [shard.path for shard in model.shards], force=force)
     metadata = Metadata(model.shards[0])
-    shared = [] if bare else _shared_tensors(model)
+    outside = [] if bare else [tensor for name, tensor in model.tensors.items() if layer_of(name) is None]
+    # embeddings by layer are large, and no head reads them
+    shared = [stored(tensor) for tensor in outside if tensor.name != "per_layer_token_embd.weight"]
     write_gguf(out, metadata, [*shared, *_tensors_of_heads(model)], on_write)
     return out
-
-
-def _shared_tensors(model: ModelFile) -> list[Tensor]:
-    """What is outside of a model's layers, without embeddings by layer, which are large and which no head reads."""
-    outside = [tensor for name, tensor in model.tensors.items() if layer_of(name) is None]
-    return [stored(tensor) for tensor in outside if tensor.name != "per_layer_token_embd.weight"]
 
 
 def _tensors_of_heads(model: ModelFile) -> list[Tensor]:
