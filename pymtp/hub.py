@@ -169,16 +169,14 @@ def _downloaded(repo: str, commit: str, name: str, sha256: str) -> Path:
         raise ModelError(f"{constants.ENDPOINT} sends another revision or digest of {name} than it lists; try again")
     with _explained(repo):
         path = Path(hf_hub_download(repo, name, revision=commit))
-    is_checked = False
     try:
-        is_checked = sha256_of(path) == sha256
-    finally:  # also after Ctrl-C: nobody may find what was not checked
-        if not is_checked:
-            path.resolve().unlink()
-            path.unlink(missing_ok=True)
-    if not is_checked:
-        what = f"a file {name} that is not the one it lists (its sha256 differs)"
-        raise ModelError(f"{constants.ENDPOINT} sends {what}; try again")
+        if sha256_of(path) != sha256:
+            what = f"a file {name} that is not the one it lists (its sha256 differs)"
+            raise ModelError(f"{constants.ENDPOINT} sends {what}; try again")
+    except BaseException:  # also Ctrl-C: nobody may find what was not checked
+        path.resolve().unlink()
+        path.unlink(missing_ok=True)
+        raise
     return path
 
 
