@@ -89,7 +89,14 @@ class ChatReply(Reply):
 async def answer_chat(turn: Turn | None, reply: Callable[[ServedModel], Reply], request: Request) -> Response:
     """The response to a chat request of any API, in the words of `reply`. Raises ApiError."""
     served, body = served_by(request), await _body(turn, request)
-    answers = submit_chat(served, body, *await prepared(request, body, prepare))
+    tokens, of_chat = await prepared(request, body, prepare)
+    n_probs = body.n_probs or None
+    if body.logprobs:
+        n_probs = N_TOP_DEFAULT if body.top_logprobs is None else body.top_logprobs
+    elif body.top_logprobs:
+        raise invalid("top_logprobs requires logprobs to be set to true")
+    body.json_schema, body.messages = None, []  # the prompt has them
+    answers = served.submit([tokens], body, n_probs=n_probs, **of_chat)
     return await respond(request, answers, reply(served))
 
 
@@ -110,19 +117,6 @@ def prepare(served: ServedModel, body: ChatBody) -> tuple[Sequence[int], dict[st
     budget = next(budget for budget in budgets if budget is not None)
     tokens = model.image_prompt(prompt.text, images, model.marker) if images else model.tokenize(prompt.text)
     return tokens, {"chat": prompt, "reasoning_budget": budget}
-
-
-def submit_chat(
-    served: ServedModel, body: ChatBody, tokens: Sequence[int], of_chat: dict[str, Any]
-) -> list[LiveAnswer]:
-    """Ask for the answers to a chat request. Raises ApiError."""
-    n_probs = body.n_probs or None
-    if body.logprobs:
-        n_probs = N_TOP_DEFAULT if body.top_logprobs is None else body.top_logprobs
-    elif body.top_logprobs:
-        raise invalid("top_logprobs requires logprobs to be set to true")
-    body.json_schema, body.messages = None, []  # the prompt has them
-    return served.submit([tokens], body, n_probs=n_probs, **of_chat)
 
 
 async def prepared(request: Request, body: ChatBody, make: Callable[[ServedModel, ChatBody], T]) -> T:
