@@ -43,7 +43,7 @@ def as_structure(body: object, kind: type[T]) -> T:
 def refuse(body: object, reasons: Mapping[str, str]) -> None:
     """Raise ApiError for a field that asks for something, if there is a reason why that is not possible."""
     for name, reason in reasons.items():
-        value = getattr(body, name, None)
+        value = body.get(name) if isinstance(body, Mapping) else getattr(body, name, None)
         if value or value == {}:  # an empty object is a service with its defaults
             raise invalid(f"{name} is not supported: {reason}")
 

@@ -65,9 +65,6 @@ class MessagesBody(Struct, kw_only=True):
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
     output_format: dict[str, Any] | None = None
-    metadata: Any = None
-    container: Any = None
-    mcp_servers: Any = None
     n: OneAnswer = None
     n_cmpl: OneAnswer = None
 
@@ -78,7 +75,7 @@ _UNSUPPORTED = dict.fromkeys(("container", "mcp_servers"), "nothing runs here bu
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     """A request as one of /v1/chat/completions. Raises ApiError."""
     asked = as_structure(body, MessagesBody)
-    refuse(asked, _UNSUPPORTED)
+    refuse(body, _UNSUPPORTED)
     chat = {key: value for key, value in body.items() if key not in MessagesBody.__struct_fields__}
     given = asked.messages or [Message("user", "")]  # none are no error, as in llama-server
     system = _text(asked.system) if isinstance(asked.system, list) else asked.system

@@ -52,12 +52,7 @@ class ResponsesBody(Struct, kw_only=True):
     max_output_tokens: int | None = None
     reasoning: dict[str, Any] | None = None
     text: dict[str, Any] | None = None
-    previous_response_id: str | None = None
-    conversation: Any = None
-    background: bool | None = None
-    prompt: Any = None
     include: list[str] | None = None
-    store: Any = None
     n: OneAnswer = None
     n_cmpl: OneAnswer = None
 
@@ -73,7 +68,7 @@ _UNSUPPORTED = {
 def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     """A request as one of /v1/chat/completions. Raises ApiError."""
     asked = as_structure(body, ResponsesBody)
-    refuse(asked, _UNSUPPORTED)
+    refuse(body, _UNSUPPORTED)
     chat = {key: value for key, value in body.items() if key not in ResponsesBody.__struct_fields__}
     messages: list[dict[str, Any]] = []
     if asked.instructions:
