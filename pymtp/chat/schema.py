@@ -6,7 +6,7 @@ Knows schemas as decoded JSON; no grammars but as text.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pymtp.binding.library import lib
 from pymtp.chat.native import Failed, Refused, json_of
@@ -29,26 +29,21 @@ _REPETITIONS_MAX = 2000
 _PATH_MAX = 200
 
 
-class SchemaGrammar(NamedTuple):
-    schema: Mapping[str, Any]
-    """Its decoded JSON."""
-    gbnf: str
-    ignored: list[str]
-    """What of the schema the grammar does not follow, each with its place."""
-
-
 def grammar_of_schema(schema: str | Mapping[str, Any]) -> str:
     """The GBNF of a JSON schema, given as JSON text or as decoded JSON, as llama-server makes it.
 
     Raises InvalidParameter for what is not a schema, or says what the grammar would not.
     """
-    made = schema_grammar(schema)
-    refuse_ignored("json_schema", made.ignored)
-    return made.gbnf
+    _, gbnf, ignored = schema_grammar(schema)
+    refuse_ignored("json_schema", ignored)
+    return gbnf
 
 
-def schema_grammar(schema: str | Mapping[str, Any]) -> SchemaGrammar:
-    """The grammar of a JSON schema, which may be looser. Raises InvalidParameter for what is not a schema."""
+def schema_grammar(schema: str | Mapping[str, Any]) -> tuple[Mapping[str, Any], str, list[str]]:
+    """The decoded JSON of a schema, its grammar, and what of it the grammar does not follow, each with its place.
+
+    Raises InvalidParameter for what is not a schema.
+    """
     schema = _decoded(schema)
     try:
         gbnf = json_of(str, lib.pymtp_schema_to_grammar, json.dumps(schema).encode())
@@ -56,7 +51,7 @@ def schema_grammar(schema: str | Mapping[str, Any]) -> SchemaGrammar:
         why = str(error).removeprefix("JSON schema conversion failed: ")  # it quotes the schema
         why = why if len(why) <= 300 else f"{why[:150]} ... {why[-150:]}"
         raise InvalidParameter("json_schema", f"a schema that can be turned into a grammar ({why})") from None
-    return SchemaGrammar(schema, gbnf, ignored_of(schema))
+    return schema, gbnf, ignored_of(schema)
 
 
 def refuse_ignored(name: str, ignored: Sequence[str]) -> None:

@@ -133,11 +133,10 @@ def _request(messages: Sequence[Mapping[str, Any]], params: ChatParams) -> tuple
     if params.calls_once or params.parallel_tool_calls is not None:
         request["parallel_tool_calls"] = not params.calls_once
     if params.json_schema is not None and not (tools and params.has_to_call == "required"):
-        made = schema_grammar(params.json_schema)
-        request["json_schema"] = made.schema
+        request["json_schema"], gbnf, ignored = schema_grammar(params.json_schema)
         if params.strict_schemas:
-            refuse_ignored("json_schema", made.ignored)
-        return request, made.gbnf, made.ignored
+            refuse_ignored("json_schema", ignored)
+        return request, gbnf, ignored
     return request, "", []
 
 

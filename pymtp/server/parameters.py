@@ -95,12 +95,12 @@ def _constraint(fields: GenerationFields) -> dict[str, Any]:
         return {} if fields.grammar is None else {"grammar": fields.grammar or None}
     if fields.grammar:
         raise invalid("Cannot use both json_schema and grammar")
-    made = schema_grammar(fields.json_schema or {"type": "object"})  # an empty one means any object
+    _, gbnf, ignored = schema_grammar(fields.json_schema or {"type": "object"})  # an empty one means any object
     if fields.strict_schemas:
-        refuse_ignored("json_schema", made.ignored)
-    for what in made.ignored:
+        refuse_ignored("json_schema", ignored)
+    for what in ignored:
         ignore(what)
-    return {"grammar": made.gbnf}
+    return {"grammar": gbnf}
 
 
 def _biases(value: Sequence[tuple[int | str, Bias]] | Mapping[str, Bias], vocabulary: Vocabulary) -> dict[int, float]:
