@@ -54,9 +54,8 @@ def make_sequence(
 ) -> TokenSequence:
     """The sequence that continues `prompt`."""
     vocabulary, drafter, n_draft_max = traits.vocabulary, traits.drafter, traits.n_draft_max
-    if params.has_grammar and not drafter.allows_grammar:
-        n_draft_max = 0
-    if params.draft_lookup == "off" and drafter.only_looks_up:
+    is_barred = params.has_grammar and not drafter.allows_grammar
+    if is_barred or (params.draft_lookup == "off" and drafter.only_looks_up):
         n_draft_max = 0
     if not drafter.allows_drawn:
         params = replace(params, draft_pick="greedy")
@@ -66,7 +65,9 @@ def make_sequence(
         params = replace(params, draft_max=REPRODUCIBLE_DRAFT_MAX)
     eog = vocabulary.end_of_generation
     needs_thinking = params.grammar is not None or params.reasoning_budget >= 0
-    thinking = _thinking(prompt, params, vocabulary) if needs_thinking else None
+    tags = _tags(params, vocabulary) if needs_thinking else None
+    # after the prompt; whoever follows the text has one of its own
+    thinking = Thinking(*tags, map(vocabulary.special_piece, prompt)) if tags else None
     is_inside = thinking is not None and thinking.is_inside
     sampler = Sampler(
         params.sampling,
@@ -113,12 +114,6 @@ def acceptance_of(params: GenerationParams, *, awaits_grammar: bool = False) -> 
         return MATCH
     # a grammar that begins somewhere in a block is not known to all of its rows
     return TOKENWISE_REJECTION if awaits_grammar or params.accept == "rejection-tokenwise" else BLOCK_REJECTION
-
-
-def _thinking(prompt: Sequence[int], params: GenerationParams, vocabulary: Vocabulary) -> Thinking | None:
-    """The state of the thinking after the prompt. Whoever follows the text has one of its own."""
-    tags = _tags(params, vocabulary)
-    return Thinking(*tags, map(vocabulary.special_piece, prompt)) if tags else None
 
 
 def _tags(params: GenerationParams, vocabulary: Vocabulary) -> tuple[str, str] | None:
