@@ -198,8 +198,8 @@ def _check_int(name: str, value: object, least: int, allowed: str, most: float =
     require(isinstance(value, int) and least <= value <= most, name, f"an integer, {allowed}", value)
 
 
-class SamplingOptions(TypedDict, total=False):
-    """The fields of SamplingParams as keywords."""
+class GenerationOptions(TypedDict, total=False):
+    """The fields of GenerationParams and of its SamplingParams as keywords: what `generate` and `chat` take."""
 
     samplers: tuple[str, ...]
     seed: int | None
@@ -229,10 +229,6 @@ class SamplingOptions(TypedDict, total=False):
     adaptive_target: float
     adaptive_decay: float
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...]
-
-
-class GenerationOptions(SamplingOptions, total=False):
-    """The fields of GenerationParams and of its SamplingParams as keywords: what `generate` and `chat` take."""
 
     sampling: SamplingParams
     max_tokens: int
