@@ -131,10 +131,15 @@ class _StopFinder:
 
 
 def _tokens(prompt: str | Sequence[int], traits: ModelTraits) -> "array[int]":
-    if isinstance(prompt, str):
-        tokens = array("i", traits.vocabulary.tokenize(prompt))
-    else:
-        tokens = _token_ids(prompt, traits.vocabulary.size)
+    n_vocab = traits.vocabulary.size
+    try:
+        if isinstance(prompt, (bytes, bytearray)):
+            raise TypeError
+        tokens = array("i", traits.vocabulary.tokenize(prompt) if isinstance(prompt, str) else prompt)
+    except (TypeError, OverflowError):
+        raise InvalidParameter("prompt", "a string, or a list of token ids", value=prompt) from None
+    are_known = not tokens or 0 <= min(tokens) <= max(tokens) < n_vocab
+    require(are_known, "prompt", f"of token ids below {n_vocab}", prompt)
     is_unknown = isinstance(prompt, str) and prompt
     require(tokens, "prompt", "of characters that the vocabulary has" if is_unknown else "at least one token long")
     if len(tokens) >= traits.n_ctx:
@@ -152,15 +157,3 @@ def _check_images(prompt: str | Sequence[int], traits: ModelTraits) -> None:
         what = f"takes {prompt.n_cells} cells, those of its images included, the context has only {traits.n_ctx}"
         fix = "use smaller images (image_max_tokens), or raise the context size (n_ctx, -c)"
         raise ContextFull(f"the prompt {what}: {fix}")
-
-
-def _token_ids(prompt: Sequence[int], n_vocab: int) -> "array[int]":
-    try:
-        if isinstance(prompt, (bytes, bytearray)):
-            raise TypeError
-        tokens = array("i", prompt)
-    except (TypeError, OverflowError):
-        raise InvalidParameter("prompt", "a string, or a list of token ids", value=prompt) from None
-    are_known = not tokens or 0 <= min(tokens) <= max(tokens) < n_vocab
-    require(are_known, "prompt", f"of token ids below {n_vocab}", prompt)
-    return tokens
