@@ -20,6 +20,11 @@ uint32_t mtp_padded_total(uint32_t n) {
     return n <= 8 ? n : n <= 64 ? mtp_padded_step(n) : (n + 63) / 64 * 64;
 }
 
+uint32_t mtp_padded_prompt(uint32_t n) {
+    const uint32_t step = std::max(16u, mtp_padded_step(n) / 8);
+    return n <= 8 ? n : (n + step - 1) / step * step;
+}
+
 namespace {
 
 // what a pass has of one sequence
@@ -93,7 +98,8 @@ std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row
         mtp_make_equal(parts, limits);
     } else if (how == MTP_PADDING_TOTAL) {
         const size_t n_most = is_round ? std::min(limits.n_rows, limits.n_outputs) : limits.n_rows;
-        const size_t total  = std::min<size_t>(mtp_padded_total(rows.size()), n_most);
+        const size_t padded = is_round ? mtp_padded_total(rows.size()) : mtp_padded_prompt(rows.size());
+        const size_t total  = std::min(padded, n_most);
         parts.back().n_rows += std::max(total, rows.size()) - rows.size();
         n_outputs_padded = is_round       ? total :
                            n_outputs == 0 ? 0 :

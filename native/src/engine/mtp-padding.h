@@ -22,9 +22,13 @@ enum mtp_padding {
 // (MTP_SINGLE_ROWS_MAX) stays so.
 uint32_t mtp_padded_step(uint32_t n);
 
-// Those of a pass: up to 8 they stay as they are, then 16, 32, 64, 128, 192, ... A GPU needs about as long for 9 rows as
+// Those of a round: up to 8 they stay as they are, then 16, 32, 64, 128, 192, ... A GPU needs about as long for 9 rows as
 // for 16, and for 65 as for 128.
 uint32_t mtp_padded_total(uint32_t n);
+
+// Those of a pass with a prompt, which takes a small GPU as much longer as there are more of them: a multiple of 16, or of
+// an eighth of the power of two that is enough.
+uint32_t mtp_padded_prompt(uint32_t n);
 
 struct mtp_padding_limits {
     size_t n_seq_rows; // rows of a sequence that verifies drafts; one that has more is in its prompt
