@@ -27,6 +27,17 @@ inline __m256i few_rows_nibbles_of_16(const void * from) {
                             _mm256_set1_epi8(0x0f));
 }
 
+// 8 scales, then 8 minima, which Q4_K and Q5_K have in 12 bytes, 6 bits of each
+inline __m128i few_rows_k4_bytes(const void * from) {
+    const __m128i packed = _mm_loadu_si128((const __m128i *) from);
+    const __m128i low =
+        _mm_and_si128(_mm_srlv_epi32(_mm_shuffle_epi32(packed, _MM_SHUFFLE(2, 1, 2, 0)), _mm_setr_epi32(0, 0, 0, 4)),
+                      _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f));
+    const __m128i high = _mm_and_si128(_mm_srli_epi32(_mm_shuffle_epi32(packed, _MM_SHUFFLE(1, 1, 0, 0)), 2),
+                                       _mm_setr_epi32(0, 0x30303030, 0, 0x30303030));
+    return _mm_or_si128(low, high);
+}
+
 // in all lanes
 inline __m256 few_rows_halves(const void * from) {
     return _mm256_cvtph_ps(_mm_set1_epi16(few_rows_load<int16_t>(from)));

@@ -54,8 +54,8 @@ template <class V> struct few_rows_q4_K_8 {
     static void add(typename V::ints * products, __m256i * offsets, const block & x,
                     const few_rows_inputs<block_q8_K, N> & y, int64_t b) {
         UNROLLED_FOR (int i = 0; i < 4; ++i) { // 64 values: two groups of 32, each with a scale and a minimum
-            const __m256i bytes    = scales_and_mins(x.scales + 24 * i);
-            const __m128i group[2] = { _mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1) };
+            const __m128i group[2] = { few_rows_k4_bytes(x.scales + 24 * i),
+                                       few_rows_k4_bytes(x.scales + 24 * i + 12) };
 
             typename V::ints packed[4];
             UNROLLED_FOR (int k = 0; k < 4; ++k) {
@@ -77,20 +77,6 @@ template <class V> struct few_rows_q4_K_8 {
                 }
             }
         }
-    }
-
-    // of two groups, each in 16 bytes: 8 scales, 8 minima
-    static __m256i scales_and_mins(const uint8_t * from) {
-        const __m256i packed = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) from)),
-                                                       _mm_loadu_si128((const __m128i *) (from + 12)), 1);
-        const __m256i low    = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi32(packed, _MM_SHUFFLE(2, 1, 2, 0)),
-                                                                  _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4)),
-                                                _mm256_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f,
-                                                                  0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f));
-        const __m256i high =
-            _mm256_and_si256(_mm256_srli_epi32(_mm256_shuffle_epi32(packed, _MM_SHUFFLE(1, 1, 0, 0)), 2),
-                             _mm256_setr_epi32(0, 0x30303030, 0, 0x30303030, 0, 0x30303030, 0, 0x30303030));
-        return _mm256_or_si256(low, high);
     }
 };
 

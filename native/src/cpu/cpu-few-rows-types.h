@@ -27,7 +27,7 @@ inline __m256i few_rows_offsets(__m256i factors, const block_q8_K & y) {
     return _mm256_madd_epi16(factors, _mm256_loadu_si256((const __m256i *) y.bsums));
 }
 
-// Q4_K and Q5_K begin with 16 bytes: d, min_d, and 8 scales and minima of 6 bits
+// Q4_K and Q5_K begin with d, min_d, and 12 bytes of scales and minima
 struct few_rows_k4 {
     __m256i scales;
     __m256i mins;
@@ -35,13 +35,7 @@ struct few_rows_k4 {
     float   min_d;
 
     explicit few_rows_k4(const void * x) {
-        const __m128i header = _mm_loadu_si128((const __m128i *) x);
-        const __m128i low    = _mm_and_si128(
-            _mm_srlv_epi32(_mm_shuffle_epi32(header, _MM_SHUFFLE(3, 2, 3, 1)), _mm_setr_epi32(0, 0, 0, 4)),
-            _mm_setr_epi32(0x3f3f3f3f, 0x0f0f0f0f, 0x3f3f3f3f, 0x0f0f0f0f));
-        const __m128i high  = _mm_and_si128(_mm_srli_epi32(_mm_shuffle_epi32(header, _MM_SHUFFLE(2, 2, 1, 1)), 2),
-                                            _mm_setr_epi32(0, 0x30303030, 0, 0x30303030));
-        const __m128i bytes = _mm_or_si128(low, high);
+        const __m128i bytes = few_rows_k4_bytes((const ggml_half *) x + 2);
 
         scales = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(bytes, bytes));
         mins   = _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(bytes, bytes));
