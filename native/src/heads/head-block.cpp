@@ -8,14 +8,10 @@
 class head_graph_of_block : public head_graph {
   public:
     head_graph_of_block(const llama_model & model, const llm_graph_params & params) : head_graph(model, params) {
-        const bool    has_windows = hparams.swa_type != LLAMA_SWA_TYPE_NONE;
-        ggml_tensor * inpL        = build_joined();
-        inp_out_ids               = build_inp_out_ids();
+        const bool has_windows = hparams.swa_type != LLAMA_SWA_TYPE_NONE;
 
-        ggml_tensor * cur = build_norm_if(layer.attn_norm, inpL, "mtp_attn_norm");
-
-        auto [Qcur, Kcur, Vcur] = hparams.is_mla() ? build_latent(cur) :
-                                                     build_qkv(layer, cur, hparams.n_embd_head_k(il),
+        auto [Qcur, Kcur, Vcur] = hparams.is_mla() ? build_latent() :
+                                                     build_qkv(layer, attn_input, hparams.n_embd_head_k(il),
                                                                hparams.n_head(il), hparams.n_head_kv(il), il);
         const bool rotates =
             hparams.mtp_generic ? rope_type != LLAMA_ROPE_TYPE_NONE : !has_windows || hparams.is_swa(il);
@@ -29,31 +25,27 @@ class head_graph_of_block : public head_graph {
             // the layers share one tensor of factors; llama.cpp gives it to those of the trunk
             ggml_tensor * factors = model.get_rope_factors(cparams, 0);
 
-            Qcur = build_rope(Qcur, inp_pos, factors);
-            Kcur = build_rope(Kcur, inp_pos, factors);
-            if (hparams.is_mla()) { // the values, which come first, do not rotate
-                ggml_rope_set_offset(Qcur, hparams.n_embd_head_k(il) - hparams.n_rot(il));
-                ggml_rope_set_offset(Kcur, hparams.n_embd_head_k(il) - hparams.n_rot(il));
-            }
+            Qcur = head_rope(ctx0, hparams, cparams, il, Qcur, inp_pos, factors);
+            Kcur = head_rope(ctx0, hparams, cparams, il, Kcur, inp_pos, factors);
         }
 
         const auto attend = [&, Q = Qcur, K = Kcur, V = Vcur](auto * inp) {
             return build_attn(inp, layer.wo, layer.wo_b, layer.wo_s, Q, K, V, nullptr, nullptr, nullptr,
                               1.0f / sqrtf(float(hparams.n_embd_head_k(il))), il);
         };
-        cur = hparams.is_mla() ? attend(build_attn_inp_k()) :
-              has_windows      ? attend(build_attn_inp_kv_iswa()) :
-                                 attend(build_attn_inp_kv());
+        ggml_tensor * cur = hparams.is_mla() ? attend(build_attn_inp_k()) :
+                            has_windows      ? attend(build_attn_inp_kv_iswa()) :
+                                               attend(build_attn_inp_kv());
 
-        build_rest(cur, inpL, layer.nextn.shared_head_norm ? layer.nextn.shared_head_norm : layer.layer_out_norm);
+        build_rest(cur, layer.nextn.shared_head_norm ? layer.nextn.shared_head_norm : layer.layer_out_norm);
     }
 
   private:
     // Keys as the trunk's cache has them, compressed, of which values are the first part: for as many queries as there are.
-    llm_graph_qkv build_latent(ggml_tensor * cur) const {
+    llm_graph_qkv build_latent() const {
         const int64_t n_head_k = hparams.n_embd_head_k(il);
-        ggml_tensor * q        = build_lora_mm(layer.wq, cur);
-        ggml_tensor * k        = build_lora_mm(layer.wk, cur);
+        ggml_tensor * q        = build_lora_mm(layer.wq, attn_input);
+        ggml_tensor * k        = build_lora_mm(layer.wk, attn_input);
 
         q = ggml_reshape_3d(ctx0, q, n_head_k, hparams.n_head(il), n_tokens);
         k = ggml_reshape_3d(ctx0, k, n_head_k, hparams.n_head_kv(il), n_tokens);

@@ -6,26 +6,22 @@
 class head_graph_of_dots3note : public head_graph {
   public:
     head_graph_of_dots3note(const llama_model & model, const llm_graph_params & params) : head_graph(model, params) {
-        ggml_tensor * inpL    = build_joined();
-        ggml_tensor * inp_pos = build_inp_pos();
-        inp_out_ids           = build_inp_out_ids();
-
-        ggml_tensor * cur = build_norm_if(layer.attn_norm, inpL, "mtp_attn_norm");
-
-        build_rest(build_attention(cur, inp_pos), inpL, layer.nextn.shared_head_norm);
+        build_rest(build_attention(), layer.nextn.shared_head_norm);
     }
 
   private:
     // keys and values are absorbed into queries and outputs: the cache has one vector a position, its last part rotated
-    ggml_tensor * build_attention(ggml_tensor * input, ggml_tensor * inp_pos) {
+    ggml_tensor * build_attention() {
         const int64_t n_head_l = hparams.n_head(il);
         const int64_t n_rank   = hparams.n_lora_kv_swa;
         const int64_t n_key    = hparams.n_embd_head_k_mla_swa;
         const int64_t n_value  = hparams.n_embd_head_v_mla_swa;
         const int64_t n_nope   = n_key - n_rot;
+        ggml_tensor * inp_pos  = build_inp_pos();
 
-        ggml_tensor * q = build_norm(build_lora_mm(layer.wq_a, input), layer.attn_q_a_norm, nullptr, LLM_NORM_RMS, il);
-        q               = build_lora_mm(layer.wq_b, q);
+        ggml_tensor * q =
+            build_norm(build_lora_mm(layer.wq_a, attn_input), layer.attn_q_a_norm, nullptr, LLM_NORM_RMS, il);
+        q = build_lora_mm(layer.wq_b, q);
         cb(q, "mtp_q", il);
 
         const size_t  row    = ggml_row_size(q->type, n_key);
@@ -33,7 +29,7 @@ class head_graph_of_dots3note : public head_graph {
         ggml_tensor * q_pe =
             ggml_view_3d(ctx0, q, n_rot, n_head_l, n_tokens, row, row * n_head_l, ggml_row_size(q->type, n_nope));
 
-        ggml_tensor * kv     = build_lora_mm(layer.wkv_a_mqa, input);
+        ggml_tensor * kv     = build_lora_mm(layer.wkv_a_mqa, attn_input);
         const size_t  kv_row = ggml_row_size(kv->type, n_rank + n_rot);
         ggml_tensor * latent = ggml_view_2d(ctx0, kv, n_rank, n_tokens, kv_row, 0);
         ggml_tensor * k_pe =
@@ -59,7 +55,7 @@ class head_graph_of_dots3note : public head_graph {
                                        nullptr, layer.wv_b, 1.0f / sqrtf(float(n_key)), il);
         cb(cur, "mtp_attn_out", il);
 
-        ggml_tensor * gate = ggml_sigmoid(ctx0, build_lora_mm(layer.wqkv_gate, input)); // one a head
+        ggml_tensor * gate = ggml_sigmoid(ctx0, build_lora_mm(layer.wqkv_gate, attn_input)); // one a head
 
         cur = ggml_mul(ctx0, ggml_reshape_3d(ctx0, cur, n_value, n_head_l, n_tokens),
                        ggml_reshape_3d(ctx0, gate, 1, n_head_l, n_tokens));

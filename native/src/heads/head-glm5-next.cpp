@@ -8,22 +8,17 @@
 class head_graph_of_glm5_next : public head_graph {
   public:
     head_graph_of_glm5_next(const llama_model & model, const llm_graph_params & params) : head_graph(model, params) {
-        ggml_tensor * inpL = build_joined();
-        inp_out_ids        = build_inp_out_ids();
-
-        ggml_tensor * cur = build_norm_if(layer.attn_norm, inpL, "mtp_attn_norm");
-
-        build_rest(build_attention(cur), inpL, layer.nextn.shared_head_norm);
+        build_rest(build_attention(), layer.nextn.shared_head_norm);
     }
 
   private:
     // keys and values are absorbed into queries and outputs: the cache has one vector a position
-    ggml_tensor * build_attention(ggml_tensor * input) {
+    ggml_tensor * build_attention() {
         const int64_t n_key = hparams.n_embd_head_k_mla();
         GGML_ASSERT(n_rot == 0);
 
         ggml_tensor * low_rank =
-            build_norm(build_lora_mm(layer.wq_a, input), layer.attn_q_a_norm, nullptr, LLM_NORM_RMS, il);
+            build_norm(build_lora_mm(layer.wq_a, attn_input), layer.attn_q_a_norm, nullptr, LLM_NORM_RMS, il);
         cb(low_rank, "mtp_q", il);
 
         ggml_tensor * q = ggml_reshape_3d(ctx0, build_lora_mm(layer.wq_b, low_rank), n_key, n_head, n_tokens);
@@ -32,11 +27,11 @@ class head_graph_of_glm5_next : public head_graph {
         cb(q, "mtp_Qcur", il);
 
         ggml_tensor * latent =
-            build_norm(build_lora_mm(layer.wkv_a_mqa, input), layer.attn_kv_a_norm, nullptr, LLM_NORM_RMS, il);
+            build_norm(build_lora_mm(layer.wkv_a_mqa, attn_input), layer.attn_kv_a_norm, nullptr, LLM_NORM_RMS, il);
         latent = ggml_reshape_3d(ctx0, latent, hparams.n_lora_kv, 1, n_tokens);
         cb(latent, "mtp_Kcur", il);
 
-        const head_index_rows rows = { input, low_rank, nullptr };
+        const head_index_rows rows = { attn_input, low_rank, nullptr };
 
         ggml_tensor * cur = head_index_attention(*this, layer, rows, LLAMA_ROPE_TYPE_NONE, q, latent, latent,
                                                  1.0f / sqrtf(float(n_key)), il);

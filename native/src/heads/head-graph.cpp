@@ -53,6 +53,19 @@ head_graph::head_graph(const llama_model & model, const llm_graph_params & param
     layer(model.layers[il]) {
     GGML_ASSERT(cparams.nextn_layer_offset >= 0 && cparams.nextn_layer_offset < (int) hparams.n_layer_nextn);
     GGML_ASSERT(layer.nextn.eh_proj && layer.nextn.enorm && layer.nextn.hnorm);
+    const auto rows = head_rows_build(*this, model, layer, il);
+
+    ggml_tensor * h_norm = build_norm(rows.hidden, layer.nextn.hnorm, nullptr, LLM_NORM_RMS, il);
+    cb(h_norm, "mtp_hnorm", il);
+
+    ggml_tensor * e_norm = build_norm(rows.embd, layer.nextn.enorm, nullptr, LLM_NORM_RMS, il);
+    cb(e_norm, "mtp_enorm", il);
+
+    inpL = build_lora_mm(layer.nextn.eh_proj, ggml_concat(ctx0, e_norm, h_norm, 0), layer.nextn.eh_proj_s);
+    cb(inpL, "mtp_eh_proj", il);
+
+    attn_input  = build_norm_if(layer.attn_norm, inpL, "mtp_attn_norm");
+    inp_out_ids = build_inp_out_ids();
 }
 
 head_rows head_rows_build(const llm_graph_context & graph, const llama_model & model, const llama_layer & layer,
@@ -80,32 +93,18 @@ head_rows head_rows_build(const llm_graph_context & graph, const llama_model & m
     return rows;
 }
 
-ggml_tensor * head_graph::build_joined() {
-    const auto rows = head_rows_build(*this, model, layer, il);
-
-    ggml_tensor * h_norm = build_norm(rows.hidden, layer.nextn.hnorm, nullptr, LLM_NORM_RMS, il);
-    cb(h_norm, "mtp_hnorm", il);
-
-    ggml_tensor * e_norm = build_norm(rows.embd, layer.nextn.enorm, nullptr, LLM_NORM_RMS, il);
-    cb(e_norm, "mtp_enorm", il);
-
-    ggml_tensor * cur = build_lora_mm(layer.nextn.eh_proj, ggml_concat(ctx0, e_norm, h_norm, 0), layer.nextn.eh_proj_s);
-    cb(cur, "mtp_eh_proj", il);
-    return cur;
-}
-
-static ggml_tensor * rotated(ggml_context * ctx, const llama_hparams & hparams, const llama_cparams & cparams, int il,
-                             ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * factors) {
+ggml_tensor * head_rope(ggml_context * ctx, const llama_hparams & hparams, const llama_cparams & cparams, int il,
+                        ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * factors) {
     int sections[4];
     std::copy(std::begin(hparams.rope_sections), std::begin(hparams.rope_sections) + 4, sections);
-    return ggml_rope_multi(ctx, cur, inp_pos, factors, hparams.n_rot(il), sections, hparams.rope_type,
-                           cparams.n_ctx_orig_yarn, cparams.rope_freq_base, cparams.rope_freq_scale,
-                           cparams.yarn_ext_factor, cparams.yarn_attn_factor, cparams.yarn_beta_fast,
-                           cparams.yarn_beta_slow);
-}
-
-ggml_tensor * head_graph::build_rope(ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * factors) const {
-    return rotated(ctx0, hparams, cparams, il, cur, inp_pos, factors);
+    cur = ggml_rope_multi(ctx, cur, inp_pos, factors, hparams.n_rot(il), sections, hparams.rope_type,
+                          cparams.n_ctx_orig_yarn, cparams.rope_freq_base, cparams.rope_freq_scale,
+                          cparams.yarn_ext_factor, cparams.yarn_attn_factor, cparams.yarn_beta_fast,
+                          cparams.yarn_beta_slow);
+    if (hparams.is_mla()) { // the values, which come first, do not rotate
+        ggml_rope_set_offset(cur, hparams.n_embd_head_k(il) - hparams.n_rot(il));
+    }
+    return cur;
 }
 
 void head_generic_rotate(const llama_model & model, const llama_cparams & cparams, llama_pos pos,
@@ -123,11 +122,8 @@ void head_generic_rotate(const llama_model & model, const llama_cparams & cparam
     ggml_tensor *          factors  = of_model ? ggml_dup_tensor(ctx.get(), of_model) : nullptr;
     ggml_tensor *          cur      = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, n_head_k, n_rows, 1);
     ggml_tensor *          inp_pos  = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_I32, hparams.n_pos_per_embd());
-    ggml_tensor *          res      = rotated(ctx.get(), hparams, cparams, il, cur, inp_pos, factors);
-    if (hparams.is_mla()) {
-        ggml_rope_set_offset(res, n_head_k - hparams.n_rot(il));
-    }
-    ggml_cgraph * graph = ggml_new_graph_custom(ctx.get(), 16, false);
+    ggml_tensor *          res      = head_rope(ctx.get(), hparams, cparams, il, cur, inp_pos, factors);
+    ggml_cgraph *          graph    = ggml_new_graph_custom(ctx.get(), 16, false);
     ggml_build_forward_expand(graph, res);
     const ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(ctx.get(), backend.get()));
     if (!buffer) {
@@ -173,7 +169,7 @@ ggml_tensor * head_graph::build_feed_forward(ggml_tensor * cur) const {
     return ggml_add(ctx0, routed, shared);
 }
 
-void head_graph::build_rest(ggml_tensor * cur, ggml_tensor * inpL, ggml_tensor * norm) {
+void head_graph::build_rest(ggml_tensor * cur, ggml_tensor * norm) {
     ggml_tensor * ffn_inp = ggml_add(ctx0, build_norm_if(layer.attn_post_norm, cur, "mtp_attn_post_norm"), inpL);
     cb(ffn_inp, "mtp_ffn_inp", il);
 

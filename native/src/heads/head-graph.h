@@ -51,6 +51,10 @@ struct head_rows {
 head_rows head_rows_build(const llm_graph_context & graph, const llama_model & model, const llama_layer & layer,
                           int il);
 
+// Rotates queries or keys of a block, with the model's sections if it has any.
+ggml_tensor * head_rope(ggml_context * ctx, const llama_hparams & hparams, const llama_cparams & cparams, int il,
+                        ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * factors);
+
 class head_graph : public llm_graph_context {
   protected:
     head_graph(const llama_model & model, const llm_graph_params & params);
@@ -59,13 +63,11 @@ class head_graph : public llm_graph_context {
     const int           il; // of the head's block
     const llama_layer & layer;
 
-    ggml_tensor * inp_out_ids = nullptr;
-
-    // eh_proj of the norms of token embedding and hidden state: [n_embd, n_tokens]
-    ggml_tensor * build_joined();
-
-    // Queries or keys, with the model's sections if it has any.
-    ggml_tensor * build_rope(ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * factors = nullptr) const;
+    // [n_embd, n_tokens] the block's input, which is eh_proj of the norms of token embedding and hidden state, and its
+    // norm, which attention takes
+    ggml_tensor * inpL;
+    ggml_tensor * attn_input;
+    ggml_tensor * inp_out_ids;
 
     // The norm of cur; cur if the file has none.
     ggml_tensor * build_norm_if(ggml_tensor * norm, ggml_tensor * cur, const char * name) const;
@@ -74,8 +76,8 @@ class head_graph : public llm_graph_context {
     ggml_tensor * build_feed_forward(ggml_tensor * cur) const;
 
     // All that follows attention: feed-forward, hidden states and logits, with the norms before and after that the file
-    // has. cur: what attention adds to inpL, the block's input; norm: of the output, the trunk's if it is nullptr
-    void build_rest(ggml_tensor * cur, ggml_tensor * inpL, ggml_tensor * norm);
+    // has. cur: what attention adds to inpL; norm: of the output, the trunk's if it is nullptr
+    void build_rest(ggml_tensor * cur, ggml_tensor * norm);
 };
 
 std::unique_ptr<llm_graph_context> head_graph_block(const llama_model & model, const llm_graph_params & params);
