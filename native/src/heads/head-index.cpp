@@ -111,8 +111,8 @@ class head_index {
             ggml_tensor * scores = build_scores(build_rotated(build_queries()), stored, inp->get_kq_mask_lid());
             return ggml_cont(ctx0, ggml_top_k(ctx0, scores, graph.hparams.indexer_top_k));
         }
-        const auto & pools = *static_cast<index_pools *>(graph.res->add_input(std::make_unique<index_pools>(
-            graph, keys, n_pooled, stored->ne[3], graph.cparams.fused_lid ? GGML_TYPE_F16 : GGML_TYPE_F32)));
+        const auto & pools = *static_cast<index_pools *>(
+            graph.res->add_input(std::make_unique<index_pools>(graph, keys, stored->ne[3])));
 
         ggml_tensor * scores = build_scores(build_queries(), build_pooled(stored, pools.cells), pools.mask);
         return pools.build_picked(ctx0, scores);

@@ -54,13 +54,11 @@ class head_graph_of_qwen4exp : public llama_model_qwen4exp::graph {
         if (!keys) {
             return nullptr;
         }
-        const int64_t n_key    = hparams.indexer_head_size;
-        const int64_t n_head   = hparams.indexer_n_head;
-        const int64_t n_pooled = hparams.indexer_kpool;
-        const int64_t n_stream = kq_mask->ne[3];
+        const int64_t n_key  = hparams.indexer_head_size;
+        const int64_t n_head = hparams.indexer_n_head;
 
-        const auto & pools = *static_cast<index_pools *>(res->add_input(std::make_unique<index_pools>(
-            *this, keys, n_pooled, n_stream, cparams.fused_lid ? GGML_TYPE_F16 : GGML_TYPE_F32)));
+        const auto & pools =
+            *static_cast<index_pools *>(res->add_input(std::make_unique<index_pools>(*this, keys, kq_mask->ne[3])));
 
         ggml_tensor * pooled = build_pooled(build_stored(keys, cur), pools);
 

@@ -32,9 +32,8 @@ template <typename T> static void send(ggml_tensor * tensor, const std::vector<T
     ggml_backend_tensor_set(tensor, data.data(), 0, data.size() * sizeof(T));
 }
 
-index_pools::index_pools(const llm_graph_context & graph, const llama_kv_cache_context * mctx, int64_t n_pooled,
-                         int64_t n_stream, ggml_type type) :
-    mctx(mctx), n_pooled(n_pooled), n_stream(n_stream),
+index_pools::index_pools(const llm_graph_context & graph, const llama_kv_cache_context * mctx, int64_t n_stream) :
+    mctx(mctx), n_pooled(graph.hparams.indexer_kpool), n_stream(n_stream),
     n_best(std::max<int64_t>(1, graph.hparams.indexer_top_k / n_pooled)), n_rows(graph.n_tokens / n_stream),
     n_pools(count_pools(*mctx, n_rows, n_pooled, n_best)) {
     const auto new_input = [&](ggml_type type, std::array<int64_t, 4> shape, const char * name) {
@@ -45,7 +44,8 @@ index_pools::index_pools(const llm_graph_context & graph, const llama_kv_cache_c
     };
     cells   = new_input(GGML_TYPE_I32, { n_pooled * n_pools, n_stream, 1, 1 }, "mtp_pool_cells");
     pos     = new_input(GGML_TYPE_I32, { 4 * n_stream * n_pools, 1, 1, 1 }, "mtp_pool_pos");
-    mask    = new_input(type, { n_pools, n_rows, 1, n_stream }, "mtp_pool_mask");
+    mask    = new_input(graph.cparams.fused_lid ? GGML_TYPE_F16 : GGML_TYPE_F32, { n_pools, n_rows, 1, n_stream },
+                        "mtp_pool_mask");
     tail    = new_input(GGML_TYPE_F32, { n_pooled - 1, graph.n_tokens, 1, 1 }, "mtp_pool_tail");
     no_tail = new_input(GGML_TYPE_F32, { n_pooled - 1, graph.n_tokens, 1, 1 }, "mtp_pool_no_tail");
 }
@@ -74,17 +74,13 @@ ggml_tensor * index_pools::build_picked(ggml_context * ctx0, ggml_tensor * score
 
 // --- what is in the cache
 
-const llama_kv_cache & index_pools::cache() const {
-    return mctx->get_cache();
-}
-
 std::vector<std::pair<int64_t, uint32_t>>::const_iterator index_pools::sequence::from(int64_t place) const {
     return std::lower_bound(cells.begin(), cells.end(), std::make_pair(place, uint32_t(0)));
 }
 
 // Places are positions; where an image's rows share them they are counted, row by row.
 index_pools::sequence index_pools::find_cells(llama_seq_id seq) const {
-    const auto & cells     = cache().get_cells(seq);
+    const auto & cells     = mctx->get_cache().get_cells(seq);
     const auto & positions = cells.seq_pos_get(seq);
 
     sequence res;
@@ -189,7 +185,7 @@ std::map<llama_seq_id, index_pools::sequence> index_pools::find_sequences(const 
     std::fill_n(into, n_pools * n_pooled, (int32_t) of_first.from(last_of[first])->second);
 
     std::map<uint32_t, int32_t> pool_of;
-    const auto *                seen = cache().mtp.seen;
+    const auto *                seen = mctx->get_cache().mtp.seen;
     for (auto & [seq, of] : res) {
         find_pools(of, seen ? &(*seen)[seq] : nullptr, last_of[seq], pool_of, into);
     }

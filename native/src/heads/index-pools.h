@@ -12,16 +12,14 @@
 #include <utility>
 #include <vector>
 
-class llama_kv_cache;
 class llama_kv_cache_context;
 class llama_kv_cells;
 struct mtp_seen;
 
 class index_pools : public llm_graph_input_i {
   public:
-    // Pools of n_pooled positions in the cache that keeps the keys of the index. type: of the mask, F32 or F16.
-    index_pools(const llm_graph_context & graph, const llama_kv_cache_context * mctx, int64_t n_pooled,
-                int64_t n_stream, ggml_type type);
+    // Pools of positions in the cache that keeps the keys of the index.
+    index_pools(const llm_graph_context & graph, const llama_kv_cache_context * mctx, int64_t n_stream);
 
     void set_input(const llama_ubatch * ubatch) override;
     bool can_reuse(const llm_graph_params & params) override;
@@ -33,9 +31,9 @@ class index_pools : public llm_graph_input_i {
     ggml_tensor * cells; // I32 [n_pooled * n_pools, n_stream]
     ggml_tensor * pos;   // I32 [4 * n_stream * n_pools] for M-RoPE: of the first position of each
 
-    // F32 or F16 [n_pools, n_rows, 1, n_stream]: 0 for pools up to a row, else -inf, but for n_best empty ones at the
-    // end, which come next: a row that sees fewer pools than it picks must not pick those of other sequences, as it may
-    // share some of their cells.
+    // F16 if fused_lid, else F32, [n_pools, n_rows, 1, n_stream]: 0 for pools up to a row, else -inf, but for n_best empty
+    // ones at the end, which come next: a row that sees fewer pools than it picks must not pick those of other sequences,
+    // as it may share some of their cells.
     ggml_tensor * mask;
 
   private:
@@ -60,11 +58,10 @@ class index_pools : public llm_graph_input_i {
     ggml_tensor * tail;    // F32 [n_pooled - 1, n_rows * n_stream] cells of the latest positions; else 0
     ggml_tensor * no_tail; // F32 [n_pooled - 1, n_rows * n_stream] 1 where the tail has no position, else 0
 
-    const llama_kv_cache & cache() const;
-    sequence               find_cells(llama_seq_id seq) const;
-    int64_t                find_place(const sequence & of, const llama_ubatch & ubatch, int64_t row) const;
-    void find_pools(sequence & of, const mtp_seen * seen, int64_t last, std::map<uint32_t, int32_t> & pool_of,
-                    int32_t * into) const;
+    sequence find_cells(llama_seq_id seq) const;
+    int64_t  find_place(const sequence & of, const llama_ubatch & ubatch, int64_t row) const;
+    void     find_pools(sequence & of, const mtp_seen * seen, int64_t last, std::map<uint32_t, int32_t> & pool_of,
+                        int32_t * into) const;
     std::map<llama_seq_id, sequence> find_sequences(const llama_ubatch & ubatch, int64_t stream,
                                                     std::vector<int64_t> & places, int32_t * into) const;
     void find_tail(const sequence & of, int64_t place, float * cells, float * has_none) const;
