@@ -21,8 +21,8 @@ struct few_rows_avx2 {
 
     static ints load(const void * from) { return { load_32(from), load_32((const char *) from + 32) }; }
 
-    // 32 bytes in both halves
-    static ints twice(const void * from) { return { load_32(from), load_32(from) }; }
+    // 32 bytes, and after them the same with each 16 bits shifted to the right
+    static ints twice(const void * from, int n) { return { load_32(from), _mm256_srli_epi16(load_32(from), n) }; }
 
     static __m256i mask(__m256i x, int byte) { return _mm256_and_si256(x, _mm256_set1_epi8(byte)); }
 
@@ -39,12 +39,7 @@ struct few_rows_avx2 {
 
     static ints left(ints x, int n) { return { left(x.first, n), left(x.second, n) }; }
 
-    static ints right_in_second_half(ints x, int n) { return { x.first, _mm256_srli_epi16(x.second, n) }; }
-
-    // the low halves of 32 bytes, then the high ones
-    static ints nibbles_of_32(const void * from) { return mask(right_in_second_half(twice(from), 4), 0x0f); }
-
-    // as above of 16 bytes, then of 16 more
+    // the low halves of 16 bytes, then the high ones; then those of 16 more
     static ints nibbles_of_16_twice(const void * from) {
         return { few_rows_nibbles_of_16(from), few_rows_nibbles_of_16((const char *) from + 16) };
     }

@@ -16,8 +16,10 @@ struct few_rows_avx512 {
 
     static ints load(const void * from) { return _mm512_loadu_si512(from); }
 
-    // 32 bytes in both halves
-    static ints twice(const void * from) { return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *) from)); }
+    // 32 bytes, and after them the same with each 16 bits shifted to the right
+    static ints twice(const void * from, int n) {
+        return _mm512_srlv_epi16(repeat_32(from), _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(n), 1));
+    }
 
     static ints mask(ints x, int byte) { return _mm512_and_si512(x, _mm512_set1_epi8(byte)); }
 
@@ -26,14 +28,7 @@ struct few_rows_avx512 {
     // of 16 bits at a time: what crosses bytes is for the caller to mask out
     static ints left(ints x, int n) { return n > 0 ? _mm512_slli_epi16(x, n) : n < 0 ? _mm512_srli_epi16(x, -n) : x; }
 
-    static ints right_in_second_half(ints x, int n) {
-        return _mm512_srlv_epi16(x, _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(n), 1));
-    }
-
-    // the low halves of 32 bytes, then the high ones
-    static ints nibbles_of_32(const void * from) { return mask(right_in_second_half(twice(from), 4), 0x0f); }
-
-    // as above of 16 bytes, then of 16 more
+    // the low halves of 16 bytes, then the high ones; then those of 16 more
     static ints nibbles_of_16_twice(const void * from) {
         const __m512i bytes = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) from));
         const __m512i twice = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3), bytes);
@@ -94,7 +89,9 @@ struct few_rows_avx512 {
                                                 _mm_set1_epi16(few_rows_load<int16_t>(&x[0][b].d))));
     }
 
-    static ints repeat_32(const void * from) { return twice(from); }
+    static ints repeat_32(const void * from) {
+        return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *) from));
+    }
 
     static __m512 repeat_scale(const void * from) {
         return _mm512_cvtph_ps(_mm256_set1_epi16(few_rows_load<int16_t>(from)));

@@ -7,6 +7,7 @@
 
 #if defined(__AVX2__) && defined(__F16C__) && defined(__FMA__) && defined(GGML_USE_LLAMAFILE)
 
+#    include "cpu-few-rows-kernel.h"
 #    include "cpu-vectors.h"
 
 namespace {
@@ -15,9 +16,7 @@ float total(lanes x) {
 #    if defined(__AVX512F__)
     return _mm512_reduce_add_ps(x.x);
 #    else
-    __m128 sum = _mm_add_ps(_mm256_extractf128_ps(x.x, 1), _mm256_castps256_ps128(x.x));
-    sum        = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
-    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+    return few_rows_sum(x.x);
 #    endif
 }
 

@@ -63,7 +63,7 @@ template <class V> struct few_rows_q4_K : few_rows_k4 {
 
     explicit few_rows_q4_K(const block & x) : few_rows_k4(&x), x(x) {}
 
-    auto values(int k) const { return V::nibbles_of_32(x.qs + 32 * k); }
+    auto values(int k) const { return V::mask(V::twice(x.qs + 32 * k, 4), 0x0f); }
 
     void add(sums & to, __m256i product, const block_q8_K & y) const {
         const __m256i of_8 = few_rows_offsets(mins, y);
@@ -86,10 +86,10 @@ template <class V> struct few_rows_q5_K : few_rows_k4 {
         float total() const { return few_rows_sums::total() + mins; }
     };
 
-    explicit few_rows_q5_K(const block & x) : few_rows_k4(&x), x(x), high(V::right_in_second_half(V::twice(x.qh), 1)) {}
+    explicit few_rows_q5_K(const block & x) : few_rows_k4(&x), x(x), high(V::twice(x.qh, 1)) {}
 
     auto values(int k) const {
-        return V::join(V::nibbles_of_32(x.qs + 32 * k), V::mask(V::left(high, 4 - 2 * k), 0x10));
+        return V::join(V::mask(V::twice(x.qs + 32 * k, 4), 0x0f), V::mask(V::left(high, 4 - 2 * k), 0x10));
     }
 
     void add(sums & to, __m256i product, const block_q8_K & y) const {
@@ -122,7 +122,7 @@ template <class V> struct few_rows_q6_K : few_rows_of_256<block_q6_K, false> {
 
     auto values(int k) const {
         const auto low  = V::mask(V::left(V::load(x.ql + k / 2 * 64), k % 2 * -4), 0x0f);
-        const auto high = V::right_in_second_half(V::twice(x.qh + k / 2 * 32), 2);
+        const auto high = V::twice(x.qh + k / 2 * 32, 2);
         return V::join(low, V::mask(V::left(high, k % 2 ? 0 : 4), 0x30));
     }
 
@@ -134,7 +134,7 @@ template <class V> struct few_rows_q6_K : few_rows_of_256<block_q6_K, false> {
 
 // 2 bits of each value, in the order of Q2_K and Q3_K
 template <class V> typename V::ints few_rows_2_bits(const uint8_t * qs, int k) {
-    const auto packed = V::right_in_second_half(V::twice(qs + k / 2 * 32), 2);
+    const auto packed = V::twice(qs + k / 2 * 32, 2);
     return V::mask(V::left(packed, k % 2 * -4), 0x03);
 }
 
@@ -161,7 +161,7 @@ template <class V> struct few_rows_q3_K : few_rows_of_256<block_q3_K, true> {
     __m256i          scales;
     typename V::ints high; // bit 2 * k belongs to values(k)
 
-    explicit few_rows_q3_K(const block & x) : few_rows_of_256(x), high(V::right_in_second_half(V::twice(x.hmask), 1)) {
+    explicit few_rows_q3_K(const block & x) : few_rows_of_256(x), high(V::twice(x.hmask, 1)) {
         const __m128i packed = _mm_loadu_si128((const __m128i *) (x.scales - 4)); // 12 bytes after 4 others
         const __m128i low    = _mm_and_si128(
             _mm_srlv_epi32(_mm_shuffle_epi32(packed, _MM_SHUFFLE(2, 1, 2, 1)), _mm_setr_epi32(0, 0, 4, 4)),
