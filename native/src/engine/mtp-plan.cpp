@@ -43,13 +43,15 @@ size_t mtp_plan::n_runs() const {
 
 // After a trunk pass the first n heads store the K/V of the trunk's rows. Chained, a head reads what the head before
 // it says of the row before, for all rows.
-std::vector<mtp_run> mtp_planner::feed_runs(int32_t n) const {
-    std::vector<mtp_run> runs;
+mtp_heads_stage & mtp_planner::add_stage(mtp_plan & plan, int32_t n) const {
+    auto & stage = plan.stages.emplace_back();
+    stage.keeps  = heads.chained && n > 1;
     for (int32_t head = 0; head < n; ++head) {
         const bool feeds_next = heads.chained && head + 1 < n;
-        runs.push_back({ head, heads.chained ? head : 0, head + 1, feeds_next ? MTP_OUTPUT_HIDDEN : MTP_OUTPUT_NONE });
+        stage.runs.push_back(
+            { head, heads.chained ? head : 0, head + 1, feeds_next ? MTP_OUTPUT_HIDDEN : MTP_OUTPUT_NONE });
     }
-    return runs;
+    return stage;
 }
 
 // Step s runs head s modulo n_heads; heads of later steps store the K/V of its row.
@@ -86,12 +88,10 @@ std::vector<mtp_run> mtp_planner::step_runs(int32_t step, int32_t n_steps) const
 
 void mtp_planner::add_feed(mtp_plan & plan, const llama_ubatch & ubatch, const llama_memory_context_i * mctx, int32_t n,
                            std::vector<int32_t> rows_read) {
-    auto & stage = plan.stages.emplace_back();
+    auto & stage = add_stage(plan, n);
 
     stage.ubatch     = ubatch;
-    stage.runs       = feed_runs(n);
     stage.rows_read  = std::move(rows_read);
-    stage.keeps      = heads.chained && n > 1;
     stage.rows_write = plan.rows_trunk;
 
     auto * const own = heads.own_memory();
@@ -149,11 +149,9 @@ mtp_plan_ptr mtp_planner::image(const llama_ubatch & ubatch, const llama_memory_
 mtp_plan_ptr mtp_planner::largest(const llama_ubatch & ubatch, const llama_memory_context_i * mctx) {
     auto plan = std::make_unique<mtp_plan>();
     if (heads.n_storing > 0) {
-        auto & stage = plan->stages.emplace_back();
+        auto & stage = add_stage(*plan, heads.n_heads);
 
         stage.ubatch = ubatch;
-        stage.runs   = feed_runs(heads.n_heads);
-        stage.keeps  = heads.chained && heads.n_heads > 1;
         if (heads.own_memory()) {
             stage.mctx_owned = heads.own_memory()->init_full();
             stage.mctx       = stage.mctx_owned.get();
@@ -199,7 +197,7 @@ bool mtp_planner::add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & row
     }
     for (const auto & part : split(rows)) {
         const auto padded = mtp_rows_pad(part, heads.n_stream() > 1, ctx.get_cparams().n_ubatch);
-        auto &     stage  = plan.stages.emplace_back();
+        auto &     stage  = add_stage(plan, n);
 
         // in a cache of their own rows may be new: each takes its cell once, where the repeated ones then find it
         for (const auto & of_seq : mtp_rows_by_sequence(part)) {
@@ -210,9 +208,7 @@ bool mtp_planner::add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & row
         if (!place(stage, padded)) {
             return false;
         }
-        stage.runs      = feed_runs(n);
         stage.rows_read = heads.find_read(padded);
-        stage.keeps     = heads.chained && n > 1;
         if (stage.keeps) {
             stage.rows_write = heads.find_kept(padded);
         }

@@ -104,15 +104,15 @@ class mtp_planner {
     mtp_heads &     heads;
     bool            pads = false;
 
-    std::vector<mtp_run> feed_runs(int32_t n) const;
     std::vector<mtp_run> step_runs(int32_t step, int32_t n_steps) const;
 
     // Adds the rows of a draft that catch up. Returns those that predict, of one of few numbers; none if the cache is full.
     std::vector<mtp_row> begin(mtp_plan & plan, int32_t n_steps, const std::vector<mtp_row> & rows);
 
-    bool add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & rows, int32_t n);
-    bool add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
-    bool place(mtp_heads_stage & stage, const std::vector<mtp_row> & rows) const;
+    bool              add_catch_up(mtp_plan & plan, const std::vector<mtp_row> & rows, int32_t n);
+    bool              add_step(mtp_plan & plan, int32_t step, int32_t n_steps, const std::vector<mtp_row> & rows);
+    bool              place(mtp_heads_stage & stage, const std::vector<mtp_row> & rows) const;
+    mtp_heads_stage & add_stage(mtp_plan & plan, int32_t n) const;
     void add_feed(mtp_plan & plan, const llama_ubatch & ubatch, const llama_memory_context_i * mctx, int32_t n,
                   std::vector<int32_t> rows_read);
 };
