@@ -32,7 +32,7 @@ mtp_heads::mtp_heads(llama_context & ctx, const params & params) :
 
         // a cache that is not larger is seen whole
         const uint32_t n_picked = head_index_n_picked(trunk.hparams);
-        if (head_index_is_shared(trunk) && n_picked > 0 && n_picked < mtp_memory_size(own.get())) {
+        if (head_index_is_shared(trunk) && n_picked > 0 && n_picked < mtp_memory_caches(own.get())[0]->get_size()) {
             picked_mem.alloc("mtp_picked", GGML_TYPE_F32, n_picked, rows.size(), buft);
         }
     }

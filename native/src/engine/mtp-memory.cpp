@@ -114,10 +114,6 @@ bool mtp_memory_goes_back(const llama_model & model) {
            llm_arch_supports_rs_rollback(model.arch);
 }
 
-uint32_t mtp_memory_size(llama_memory_i * memory) {
-    return mtp_memory_caches(memory)[0]->get_size();
-}
-
 uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq) {
     const auto caches = mtp_memory_caches(memory);
     return caches.empty() ? UINT32_MAX : caches[0]->get_size() - caches[0]->get_cells(seq).get_used();

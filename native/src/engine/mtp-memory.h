@@ -48,8 +48,7 @@ bool mtp_memory_can_share(llama_memory_i * memory); // whether the heads can liv
 // llama.cpp keeps of some architectures alone.
 bool mtp_memory_goes_back(const llama_model & model);
 
-uint32_t mtp_memory_size(llama_memory_i * memory);                     // cells of each of its caches' streams
-uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq); // those that nobody holds, of a sequence's
+uint32_t mtp_memory_n_free(llama_memory_i * memory, llama_seq_id seq); // cells of a sequence's stream that nobody holds
 bool mtp_memory_is_alone(llama_memory_i * memory, llama_seq_id seq);   // no other sequence shares the cells of this one
 
 // Why backends cannot move positions; "": they can, if the memory can.

@@ -7,20 +7,13 @@
 #include "mtp-memory.h"
 #include "mtp-refuse.h"
 
+#include <array>
 #include <cstring>
-#include <numeric>
 
 namespace {
 
-struct mtp_state_header {
-    uint32_t n_seq_max; // 0: a single sequence, of a session of any number
-    uint32_t n_planes;
-    uint32_t n_embd;
-    uint32_t own; // the heads have a cache of their own
-    uint32_t n_heads;
-
-    bool operator==(const mtp_state_header & other) const { return memcmp(this, &other, sizeof(*this)) == 0; }
-};
+// What has to be the same in the session that reads a state. A single sequence fits into a session of any number.
+using mtp_state_header = std::array<uint32_t, 5>;
 
 class mtp_state_writer : public llama_io_write_i {
   public:
@@ -76,14 +69,12 @@ static mtp_state_header mtp_state_header_of(const llama_context & ctx, const mtp
              ctx.get_model().hparams.n_embd_out(), heads.own_memory() != nullptr, (uint32_t) heads.n_heads };
 }
 
-// the sequences that a state is about: one, or all for -1
-static std::vector<llama_seq_id> mtp_state_sequences(const llama_context & ctx, llama_seq_id seq) {
-    if (seq >= 0) {
-        return { seq };
+// Calls a function with each sequence that a state is about: one, or all for -1.
+template <typename F> static void mtp_state_for_each(const llama_context & ctx, llama_seq_id seq, F && function) {
+    const llama_seq_id end = seq < 0 ? llama_n_seq_max(&ctx) : seq + 1;
+    for (llama_seq_id each = std::max(seq, 0); each < end; ++each) {
+        function(each);
     }
-    std::vector<llama_seq_id> res(llama_n_seq_max(&ctx));
-    std::iota(res.begin(), res.end(), 0);
-    return res;
 }
 
 static void mtp_write_images(llama_io_write_i & io, const mtp_image_spans & images) {
@@ -119,10 +110,10 @@ std::vector<uint8_t> mtp_engine::save_state(llama_seq_id seq) {
     if (heads.own_memory()) {
         heads.own_memory()->state_write(io, seq);
     }
-    for (const auto each : mtp_state_sequences(ctx, seq)) {
+    mtp_state_for_each(ctx, seq, [&](llama_seq_id each) {
         mtp_write_images(io, images[each]);
         heads.write(io, each);
-    }
+    });
     return std::move(io.data);
 }
 
@@ -132,16 +123,16 @@ void mtp_engine::restore_state(const uint8_t * data, size_t size, mtp_origin ori
 
     mtp_state_header header;
     io.read(&header, sizeof(header));
-    mtp_refuse_if(!(header == mtp_state_header_of(ctx, heads, seq)), "it is of a session of another kind");
+    mtp_refuse_if(header != mtp_state_header_of(ctx, heads, seq), "it is of a session of another kind");
 
     ctx.memory->state_read(io, seq);
     if (heads.own_memory()) {
         heads.own_memory()->state_read(io, seq);
     }
-    for (const auto each : mtp_state_sequences(ctx, seq)) {
+    mtp_state_for_each(ctx, seq, [&](llama_seq_id each) {
         mtp_read_images(io, images[each]);
         heads.read(io, each);
-    }
+    });
     io.expect_end();
 }
 
