@@ -142,10 +142,8 @@ template <typename F> static void with_row(const pymtp_sampler & sampler, const 
             mtp_candidates_select(logits.logits, logits.n_logits, n, ids, values);
         };
         function({ logits.n_logits, nullptr, all, highest });
-    } catch (const sampler_not_finite & err) {
-        pymtp_fail(PYMTP_NOT_FINITE, "%s", err.what());
-    } catch (const sampler_blocked & err) {
-        pymtp_fail(PYMTP_BLOCKED, "%s", err.what());
+    } catch (const sampler_failure & err) {
+        pymtp_fail(err.status, "%s", err.what());
     }
 }
 

@@ -116,10 +116,10 @@ void pymtp_sampler::apply_draft(const sampler_row & row) {
 
 void pymtp_sampler::apply_finite(const sampler_row & row, std::mt19937 & row_rng, const sampler_filter & filter) {
     if (!chain.apply(row, memory_now(), row_rng, filter)) {
-        throw sampler_not_finite();
+        throw sampler_failure(PYMTP_NOT_FINITE, "the logits are not finite (NaN, or infinite)");
     }
     if (chain.is_blocked()) {
-        throw sampler_blocked();
+        throw sampler_failure(PYMTP_BLOCKED, "biases, grammar and rules leave no token that can follow");
     }
 }
 

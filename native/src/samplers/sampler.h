@@ -20,12 +20,11 @@ struct pymtp_distribution {
     std::vector<double>  probs;
 };
 
-struct sampler_not_finite : std::runtime_error {
-    sampler_not_finite() : std::runtime_error("the logits are not finite (NaN, or infinite)") {}
-};
+// No token can be drawn: PYMTP_NOT_FINITE or PYMTP_BLOCKED.
+struct sampler_failure : std::runtime_error {
+    sampler_failure(pymtp_status status, const char * why) : std::runtime_error(why), status(status) {}
 
-struct sampler_blocked : std::runtime_error {
-    sampler_blocked() : std::runtime_error("biases, grammar and rules leave no token that can follow") {}
+    pymtp_status status;
 };
 
 struct pymtp_sampler {
@@ -52,8 +51,7 @@ struct pymtp_sampler {
     bool assume(llama_token token);
     void forget();
 
-    // Leaves a result. Throws sampler_not_finite where the target's logits are not, sampler_blocked where nothing can
-    // follow.
+    // Leaves a result. Throws sampler_failure where the target's logits are not finite, or nothing can follow.
     void apply_draft(const sampler_row & row);
     void apply_target(const sampler_row & row);
 
