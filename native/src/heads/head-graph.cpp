@@ -34,9 +34,8 @@ std::unique_ptr<llm_graph_context> head_graph_build(const llama_model & model, c
     if (params.gtype == LLM_GRAPH_TYPE_DECODER_MTP) {
         switch (model.hparams.mtp_generic ? LLM_ARCH_UNKNOWN : model.arch) {
             case LLM_ARCH_DOTS3NOTE:
-                return head_graph_dots3note(model, params);
             case LLM_ARCH_GLM5_NEXT:
-                return head_graph_glm5_next(model, params);
+                return head_graph_latent(model, params);
             case LLM_ARCH_QWEN4EXP:
                 return head_graph_qwen4exp(model, params);
             default:

@@ -1,7 +1,7 @@
 #pragma once
 
 // Graphs of MTP heads that llama.cpp has none for: what joins token and hidden state, and what comes after the block, is
-// here; so is the block that most have (head-block.cpp), other blocks are in one file an architecture. They take the
+// here; so is the block that most have (head-block.cpp), other blocks are in files of their own. They take the
 // place of what llama.cpp calls graph_mtp, so the engine and a context of llama.cpp's own type MTP run them alike. Knows
 // models; not the engine, which includes this folder.
 
@@ -81,6 +81,5 @@ class head_graph : public llm_graph_context {
 };
 
 std::unique_ptr<llm_graph_context> head_graph_block(const llama_model & model, const llm_graph_params & params);
-std::unique_ptr<llm_graph_context> head_graph_dots3note(const llama_model & model, const llm_graph_params & params);
-std::unique_ptr<llm_graph_context> head_graph_glm5_next(const llama_model & model, const llm_graph_params & params);
+std::unique_ptr<llm_graph_context> head_graph_latent(const llama_model & model, const llm_graph_params & params);
 std::unique_ptr<llm_graph_context> head_graph_qwen4exp(const llama_model & model, const llm_graph_params & params);
