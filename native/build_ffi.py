@@ -27,7 +27,7 @@ def declarations(header: Path) -> str:
     region = re.search(r"// \[cffi begin\]\n(.*)// \[cffi end\]", header.read_text("utf-8"), re.DOTALL)
     if not region:
         raise SystemExit(f"{header.name}: the marks [cffi begin] and [cffi end] are missing")
-    return region[1].replace("PYMTP_API ", "")
+    return region[1]
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ SOURCE = """\
 #include "pymtp-abi.h"
 #include "pymtp.h"
 
-extern "C" PYMTP_API const char * pymtp_abi_id(void) {
+const char * pymtp_abi_id(void) {
     return PYMTP_BUILT_FOR;
 }
 """

@@ -22,12 +22,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(_WIN32)
-#    define PYMTP_API __declspec(dllexport)
-#else
-#    define PYMTP_API __attribute__((visibility("default")))
-#endif
-
 #ifdef __cplusplus
 extern "C" {
 #endif
