@@ -27,29 +27,36 @@ inline __m256i few_rows_offsets(__m256i factors, const block_q8_K & y) {
     return _mm256_madd_epi16(factors, _mm256_loadu_si256((const __m256i *) y.bsums));
 }
 
-// Q4_K and Q5_K begin with d, min_d, and 12 bytes of scales and minima
-struct few_rows_k4 {
+template <class BLOCK, bool SIGNED> struct few_rows_of_256 {
+    using block                     = BLOCK;
+    using sums                      = few_rows_sums;
+    static constexpr bool IS_SIGNED = SIGNED;
+
+    const block & x;
+
+    explicit few_rows_of_256(const block & x) : x(x) {}
+
+    void add(sums & to, __m256i product, const block_q8_K & y) const { to.add(product, y.d * few_rows_half(&x.d)); }
+};
+
+// Q4_K and Q5_K
+template <class BLOCK> struct few_rows_k4 : few_rows_of_256<BLOCK, false> {
     __m256i scales;
     __m256i mins;
     float   d;
     float   min_d;
 
-    explicit few_rows_k4(const void * x) {
-        const __m128i bytes = few_rows_k4_bytes((const ggml_half *) x + 2);
+    explicit few_rows_k4(const BLOCK & x) : few_rows_of_256<BLOCK, false>(x) {
+        const __m128i bytes = few_rows_k4_bytes(x.scales);
 
         scales = _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(bytes, bytes));
         mins   = _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(bytes, bytes));
-        d      = few_rows_half(x);
-        min_d  = few_rows_half((const ggml_half *) x + 1);
+        d      = few_rows_half(&x.data.data.d);
+        min_d  = few_rows_half(&x.data.data.dmin);
     }
 };
 
-template <class V> struct few_rows_q4_K : few_rows_k4 {
-    using block                     = block_q4_K;
-    static constexpr bool IS_SIGNED = false;
-
-    const block & x;
-
+template <class V> struct few_rows_q4_K : few_rows_k4<block_q4_K> {
     struct sums : few_rows_sums {
         __m256 mins = _mm256_setzero_ps(); // in every other lane
 
@@ -61,7 +68,7 @@ template <class V> struct few_rows_q4_K : few_rows_k4 {
         }
     };
 
-    explicit few_rows_q4_K(const block & x) : few_rows_k4(&x), x(x) {}
+    explicit few_rows_q4_K(const block_q4_K & x) : few_rows_k4(x) {}
 
     auto values(int k) const { return V::mask(V::twice(x.qs + 32 * k, 4), 0x0f); }
 
@@ -73,11 +80,7 @@ template <class V> struct few_rows_q4_K : few_rows_k4 {
     }
 };
 
-template <class V> struct few_rows_q5_K : few_rows_k4 {
-    using block                     = block_q5_K;
-    static constexpr bool IS_SIGNED = false;
-
-    const block &    x;
+template <class V> struct few_rows_q5_K : few_rows_k4<block_q5_K> {
     typename V::ints high; // bit 2 * k belongs to values(k)
 
     struct sums : few_rows_sums {
@@ -86,7 +89,7 @@ template <class V> struct few_rows_q5_K : few_rows_k4 {
         float total() const { return few_rows_sums::total() + mins; }
     };
 
-    explicit few_rows_q5_K(const block & x) : few_rows_k4(&x), x(x), high(V::twice(x.qh, 1)) {}
+    explicit few_rows_q5_K(const block_q5_K & x) : few_rows_k4(x), high(V::twice(x.qh, 1)) {}
 
     auto values(int k) const {
         return V::join(V::mask(V::twice(x.qs + 32 * k, 4), 0x0f), V::mask(V::left(high, 4 - 2 * k), 0x10));
@@ -100,18 +103,6 @@ template <class V> struct few_rows_q5_K : few_rows_k4 {
         to.mins            = __builtin_fmaf(-(y.d * min_d), (float) _mm_cvtsi128_si32(of_1), to.mins);
         to.add(product, y.d * d);
     }
-};
-
-template <class BLOCK, bool SIGNED> struct few_rows_of_256 {
-    using block                     = BLOCK;
-    using sums                      = few_rows_sums;
-    static constexpr bool IS_SIGNED = SIGNED;
-
-    const block & x;
-
-    explicit few_rows_of_256(const block & x) : x(x) {}
-
-    void add(sums & to, __m256i product, const block_q8_K & y) const { to.add(product, y.d * few_rows_half(&x.d)); }
 };
 
 template <class V> struct few_rows_q6_K : few_rows_of_256<block_q6_K, false> {
