@@ -189,13 +189,11 @@ static constexpr int32_t N_ABOVE = 128;
 // Tokens that penalties and DRY may lower. Penalties count the last 64 by default; repetitions are few.
 static constexpr int32_t N_LOWERED = 64;
 
-static bool lowers(int32_t kind) {
-    return kind == PYMTP_STAGE_PENALTIES || kind == PYMTP_STAGE_DRY;
-}
-
 int32_t sampler_chain::n_lowered_max() const {
-    const auto end = stages.begin() + i_cut;
-    return std::any_of(stages.begin(), end, [](auto & one) { return lowers(one.kind); }) ? N_LOWERED : 0;
+    const bool has_some = std::any_of(stages.begin(), stages.begin() + i_cut, [](const stage & one) {
+        return one.kind == PYMTP_STAGE_PENALTIES || one.kind == PYMTP_STAGE_DRY;
+    });
+    return has_some ? N_LOWERED : 0;
 }
 
 int32_t sampler_chain::n_candidates() const {
