@@ -15,10 +15,6 @@ NATIVE = Path(__file__).resolve().parent
 FOLDERS = ("src", "include")
 SUFFIXES = (".cpp", ".h", ".cu", ".cuh")
 
-HEADER = """\
-#define PYMTP_BUILT_FOR "{id}"
-"""
-
 SOURCE = """\
 #include "pymtp-abi.h"
 #include "pymtp.h"
@@ -39,7 +35,7 @@ def abi_id(native: Path = NATIVE) -> str:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    (folder / "pymtp-abi.h").write_text(HEADER.format(id=abi_id()), "utf-8")
+    (folder / "pymtp-abi.h").write_text(f'#define PYMTP_BUILT_FOR "{abi_id()}"\n', "utf-8")
     (folder / "pymtp-abi.cpp").write_text(SOURCE, "utf-8")
 
 

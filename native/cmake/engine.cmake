@@ -84,11 +84,9 @@ add_custom_command(
     COMMENT "Naming the sources"
     VERBATIM)
 
-add_custom_target(pymtp-abi-id DEPENDS ${native_generated}/pymtp-abi.h)
 add_library(pymtp-abi OBJECT ${native_generated}/pymtp-abi.cpp)
-add_dependencies(pymtp-abi pymtp-abi-id) # else two targets could write the file at the same time
 if(TARGET ggml-rpc)
-    add_dependencies(ggml-rpc pymtp-abi-id) # a server names what it was built from
+    add_dependencies(ggml-rpc pymtp-abi) # a server names what it was built from
 endif()
 target_include_directories(pymtp-abi PRIVATE ${native}/include)
 set_target_properties(pymtp-abi PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_STANDARD 17)
