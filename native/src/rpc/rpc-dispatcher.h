@@ -104,11 +104,7 @@ class rpc_dispatcher {
     std::mutex                            ops_mutex;
     std::unordered_map<std::string, bool> ops;
 
-    void check() const {
-        if (is_lost) {
-            throw mtp_rpc_error("RPC server " + endpoint + " is lost: it ended, or did not answer");
-        }
-    }
+    void check() const { refuse_if(is_lost, "is lost: it ended, or did not answer"); }
 
     // Calls the function with the connection to itself; it returns whether that went well. Throws if the connection is
     // lost, before or after that.
