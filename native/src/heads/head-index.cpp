@@ -118,11 +118,6 @@ class head_index {
         return pools.build_picked(ctx0, scores);
     }
 
-    // For rows that see the cells that have been picked before, or all.
-    ggml_tensor * build_mask(const head_picked & picked) const {
-        return head_index_mask(ctx0, picked.sees_all, picked.taken, inp->get_kq_mask_mla());
-    }
-
   private:
     const llm_graph_context &    graph;
     ggml_context *               ctx0;
@@ -149,7 +144,6 @@ class head_index {
         return ggml_mul_mat(ctx0, inp->self_k_rot_lid, cur);
     }
 
-    // q: [n_key, n_head, n_tokens]; k: [n_key, 1, n, n_stream]; mask: [n, n_tokens of a stream, 1, n_stream]
     ggml_tensor * build_scores(ggml_tensor * q, ggml_tensor * k, ggml_tensor * mask) const {
         // scaled before they meet the scores, of which there are many more
         ggml_tensor * weights = ggml_mul_mat(ctx0, layer.indexer_proj, rows.input);
@@ -216,7 +210,7 @@ ggml_tensor * head_index_attention(const llm_graph_context & graph, const llama_
     seen.self_kq_mask_cnv = inp->get_kq_mask_mla();
     if (n_kv > n_picked && picked->taken) {
         picked->made          = picked->taken;
-        seen.self_kq_mask_cnv = index.build_mask(*picked);
+        seen.self_kq_mask_cnv = head_index_mask(graph.ctx0, picked->sees_all, picked->taken, seen.self_kq_mask_cnv);
     }
     return graph.build_attn(&seen, layer.wo, nullptr, layer.wo_s, q, k, v, nullptr, nullptr, layer.wv_b, kq_scale, il);
 }
