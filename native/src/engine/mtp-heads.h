@@ -15,10 +15,8 @@
 #include <string_view>
 #include <vector>
 
-// Why llama.cpp cannot run the MTP heads of a model, or its assistant if one is given; nullptr if it can.
+// pymtp_draft_obstacle, of a model that has heads or an assistant, and pymtp_heads_obstacle
 const char * mtp_obstacle(const llama_model & model, const llama_model * assistant);
-
-// The same of a file that is only read: its architecture, its heads, and whether Q, and K and V, are of low rank.
 const char * mtp_obstacle_metadata(std::string_view name, int32_t n_heads, bool has_lora_q, bool has_mla);
 
 class mtp_heads {
