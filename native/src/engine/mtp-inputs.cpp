@@ -11,7 +11,7 @@ static std::vector<ggml_tensor *> mtp_inputs_of(ggml_cgraph * gf) {
     std::vector<ggml_tensor *> res;
     std::set<ggml_tensor *>    known;
 
-    const auto visit = [&](bool beside_host) {
+    for (const bool beside_host : { true, false }) {
         for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
             const auto & srcs = ggml_graph_node(gf, i)->src;
             if (beside_host != std::any_of(std::begin(srcs), std::end(srcs), [](const ggml_tensor * src) {
@@ -27,9 +27,7 @@ static std::vector<ggml_tensor *> mtp_inputs_of(ggml_cgraph * gf) {
                 }
             }
         }
-    };
-    visit(true);
-    visit(false);
+    }
     return res;
 }
 
