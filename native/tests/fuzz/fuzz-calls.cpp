@@ -70,7 +70,7 @@ static void call(pymtp_session * session, fuzz_numbers & numbers, std::vector<ui
             pymtp_session_restore(session, seq, saved.data(), saved.size());
         }
     } else if (kind == 12) {
-        pymtp_session_limit_drafts(session, numbers.number(600), nullptr, -1, -1, nullptr, nullptr);
+        pymtp_session_limit_drafts(session, numbers.number(600), nullptr, -1, nullptr, nullptr);
     } else if (kind == 13) {
         std::vector<int32_t> token(numbers.byte() % 8);
         for (auto & each : token) {
@@ -95,7 +95,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
     while (!numbers.is_over()) {
         call(session, numbers, saved);
     }
-    FUZZ_CHECK(pymtp_session_limit_drafts(session, 512, nullptr, -1, -1, nullptr, nullptr) == PYMTP_OK);
+    FUZZ_CHECK(pymtp_session_limit_drafts(session, 512, nullptr, -1, nullptr, nullptr) == PYMTP_OK);
     FUZZ_CHECK(pymtp_session_ban_tokens(session, 0, nullptr) == PYMTP_OK);
     const auto again = fuzz_answer(session);
     FUZZ_CHECK(memcmp(again.data(), answer.data(), answer.size() * sizeof(float)) == 0);
