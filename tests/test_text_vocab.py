@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,8 @@ from pymtp import Model, embedded
 from pymtp.drafting import text_vocab
 from pymtp.drafting.text_vocab import TextVocab
 from pymtp.gguf.facts import model_facts
+from random_gguf import write_glm4moe
+from test_padding import PADDING, make_padding
 
 N_FIRST, N_RECENT = 1024, 256
 MATRIX = np.arange(8192, dtype=np.uint8)[:, None]
@@ -30,6 +33,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class ListedSession:
     """What a session does with a list of tokens, and rows that come with them."""
+
+    n_draftable = 8192
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -116,3 +121,17 @@ def test_what_came_before_changes_no_text_that_a_seed_stands_for(models: SimpleN
     assert text == "".join(models.whole.generate("Once upon a time", **options))
     "".join(models.auto.generate("And then", max_tokens=5))
     assert len(listed(models.auto)) == N_FIRST + N_RECENT
+
+
+def test_padding_of_the_vocabulary_is_not_drafted_though_a_prompt_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_vocab, "N_FIRST", 128)
+    monkeypatch.setattr(text_vocab, "N_RECENT", 32)
+    path = make_padding(write_glm4moe(tmp_path / "tiny.gguf"))
+    with Model(path, n_ctx=64, n_threads=1, draft_max=3) as model:
+        for seed in (None, 1, None):  # limited, of all, limited again
+            assert "".join(model.generate([200, min(PADDING)], seed=seed, draft_pick="sample", max_tokens=4))
+        assert len(listed(model)) == 160
+        assert 200 in listed(model)
+        assert not PADDING & listed(model)

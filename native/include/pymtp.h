@@ -186,6 +186,7 @@ struct pymtp_session_info {
 
     int32_t memory;          // a pymtp_memory
     int32_t n_heads;         // that draft: at most one for each step
+    int32_t n_draftable;     // tokens of the vocabulary before its padding, which is not drafted
     int32_t is_async;        // a device computes the logits on its own: a decode returns before they are there
     int64_t n_compute_bytes; // that the compute buffers of its graphs take at present, on all devices together
 };

@@ -57,8 +57,8 @@ class TextVocab:
 
     def note(self, tokens: Iterable[int]) -> None:
         """Draft these as well, in the place of those that texts have not had for longest."""
-        new = []
-        for token in dict.fromkeys(token for token in tokens if token >= N_FIRST):
+        new, end = [], self._session.n_draftable
+        for token in dict.fromkeys(token for token in tokens if N_FIRST <= token < end):
             row = self._row_of.pop(token, None)
             if row is None:
                 row = self._row_of.pop(next(iter(self._row_of)))

@@ -158,6 +158,8 @@ class Session(Snapshots):
         more than K/V by position, or nowhere."""
         self.n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         """Tokens of the vocabulary."""
+        self.n_draftable: int = info.n_draftable
+        """Those before its padding, which is not drafted."""
         self._n_embd = lib.llama_model_n_embd_out(model)
         self.n_draft_vocab = self.n_vocab
         """Tokens that drafts are taken from."""

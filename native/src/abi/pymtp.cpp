@@ -265,6 +265,7 @@ int32_t pymtp_session_describe(const pymtp_session * session, pymtp_session_info
             self.n_heads > 0             ? PYMTP_MEMORY_SHARED :
                                            PYMTP_MEMORY_NONE,
             self.n_heads,
+            self.mtp->n_logits(false),
             self.mtp->is_async(),
             (int64_t) self.mtp->compute_bytes(),
         };
@@ -376,7 +377,7 @@ int32_t pymtp_session_replace_drafts(pymtp_session * session, int32_t n, const i
         pymtp_refuse_if(std::any_of(row, row + n, [&](int32_t at) { return at < 0 || at >= vocab.size(); }),
                         "a row that a list of %d tokens has not", vocab.size());
         pymtp_need_array(token, n, vocab.size(), "tokens");
-        pymtp_need_tokens(token, n, self.n_vocab());
+        pymtp_need_tokens(token, n, self.mtp->n_logits(false));
         const auto of_heads = need_matrices(self, -1, rows, row_bytes);
         forget_outputs(self);
         self.mtp->change_vocab().replace({ row, row + n }, { token, token + n }, of_heads);
