@@ -15,6 +15,7 @@ from machine import needs_exact_texts
 from pymtp import Model, embedded
 from pymtp.drafting import text_vocab
 from pymtp.drafting.text_vocab import TextVocab
+from pymtp.errors import BackendError
 from pymtp.gguf.facts import model_facts
 from random_gguf import write_glm4moe
 from test_padding import PADDING, make_padding
@@ -38,11 +39,18 @@ class ListedSession:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
+        self.has_memory = True
+
+    @property
+    def n_draft_vocab(self) -> int:
+        return len(self.tokens) or 8192
 
     def limit_drafts(self, n: int | None) -> None:
         self.tokens = []
 
     def limit_drafts_to(self, tokens: list[int], matrices: Sequence[Any]) -> None:
+        if not self.has_memory:
+            raise BackendError("failed to allocate mtp_output")
         self.tokens = list(tokens)
         np.testing.assert_array_equal(matrices[0], MATRIX[tokens])
 
@@ -67,6 +75,17 @@ def test_the_list_has_the_first_tokens_and_the_latest_others() -> None:
             latest.append(token)
         latest = latest[-N_RECENT:]
         assert sorted(session.tokens) == (sorted([*range(N_FIRST), *latest]) if vocab.is_limited else []), i
+
+
+def test_without_memory_for_a_list_drafts_come_from_all() -> None:
+    session = ListedSession()
+    session.has_memory = False
+    vocab = TextVocab(session, [MATRIX])  # type: ignore[arg-type]
+    vocab.note([5000])
+    assert session.tokens == []
+    session.has_memory = True
+    vocab.set_limited(True)
+    assert 5000 in session.tokens
 
 
 def test_it_is_for_models_whose_drafts_read_much_of_an_output_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +126,14 @@ def test_texts_are_the_same_and_what_they_have_had_is_drafted(models: SimpleName
     assert had - before
     assert had <= listed(models.auto)
     assert listed(models.whole) == set()
+
+
+@pytest.mark.model
+def test_a_limit_that_is_set_by_hand_fails_no_text(models: SimpleNamespace) -> None:
+    models.auto.call(lambda: models.auto.session.limit_drafts(None))
+    for _ in range(2):
+        "".join(models.auto.generate("Once upon a time, an astronomer in Heidelberg", max_tokens=5))
+    assert len(listed(models.auto)) == N_FIRST + N_RECENT
 
 
 @needs_exact_texts

@@ -5,9 +5,11 @@ ids and sizes; what is emitted is not limited.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pymtp.engine.session import Session
+from pymtp.errors import BackendError
 from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.weights import output_tensor
 
@@ -52,8 +54,12 @@ class TextVocab:
     def __init__(self, session: Session, matrices: "Sequence[npt.NDArray[np.uint8]]") -> None:
         self._session, self._matrices = session, matrices
         self._row_of = {token: token for token in range(N_FIRST, N_FIRST + N_RECENT)}  # the longest unused first
-        self.is_limited = False
-        self._limit()
+        self.set_limited(True)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether drafts are limited to it now: who has the session may have changed that."""
+        return self._session.n_draft_vocab == N_FIRST + N_RECENT
 
     def note(self, tokens: Iterable[int]) -> None:
         """Draft these as well, in the place of those that texts have not had for longest."""
@@ -72,13 +78,12 @@ class TextVocab:
     def set_limited(self, limited: bool) -> None:
         """Whether drafts are limited: what came before must not change a text that a seed stands for."""
         if limited and not self.is_limited:
-            self._limit()
+            with suppress(BackendError):  # no memory: drafts come from all
+                self._limit()
         elif self.is_limited and not limited:
             self._session.limit_drafts(None)
-            self.is_limited = False
 
     def _limit(self) -> None:
         by_row = sorted((row, token) for token, row in self._row_of.items())
         tokens = [*range(N_FIRST), *(token for _, token in by_row)]
         self._session.limit_drafts_to(tokens, [matrix[tokens] for matrix in self._matrices])
-        self.is_limited = True

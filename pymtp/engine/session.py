@@ -161,7 +161,7 @@ class Session(Snapshots):
         self.n_draftable: int = info.n_draftable
         """Those before its padding, which is not drafted."""
         self._n_embd = lib.llama_model_n_embd_out(model)
-        self.n_draft_vocab = self.n_vocab
+        self.n_draft_vocab: int = self.n_vocab
         """Tokens that drafts are taken from."""
         self._draft_tokens: npt.NDArray[np.int64] | None = None  # None: the first n_draft_vocab
 
