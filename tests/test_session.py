@@ -197,6 +197,15 @@ def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: obj
         for wrong in ([], [np.zeros((3, 3), np.uint8)], [np.zeros((2, 3), np.int8)]):
             with pytest.raises(InvalidParameter, match="matrices must be uint8 of 2 rows for each of 1 heads"):
                 session.limit_drafts_to([1, 2], wrong)
+        session.limit_drafts_to([1, 2], [matrix[[1, 2]]])
+        for wrong in ([], [matrix[[3]]], [matrix[[3, 4]][:, 0]]):
+            with pytest.raises(InvalidParameter, match="matrices must be uint8 of 2 rows for each of 1 heads"):
+                session.replace_drafts([0, 1], [3, 4], wrong)
+        with pytest.raises(InvalidParameter, match="rows must be as many as the tokens: 1"):
+            session.replace_drafts([0, 1], [3], [matrix[[3]]])
+        session.limit_drafts_to([1, 2], [np.zeros((2, 4 * 512), np.uint8)], lib.GGML_TYPE_F32)
+        with pytest.raises(PymtpError, match="not of the types of the heads' matrices"):
+            session.replace_drafts([0], [3], [matrix[[3]]])
         with pytest.raises(PymtpError, match="a draft vocabulary of 0 tokens"):
             session.limit_drafts(0)
 

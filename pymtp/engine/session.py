@@ -285,10 +285,7 @@ class Session(Snapshots):
         """
         import numpy as np
 
-        are_rows = all(each.dtype == np.uint8 and each.ndim == 2 and len(each) == len(tokens) for each in matrices)
-        allowed = f"uint8 of {len(tokens)} rows for each of {self.n_heads} heads"
-        require(are_rows and len(matrices) == self.n_heads, "matrices", allowed, [each.shape for each in matrices])
-        rows, listed = list(map(np.ascontiguousarray, matrices)), None if isinstance(tokens, range) else list(tokens)
+        rows, listed = self._matrix_rows(tokens, matrices), None if isinstance(tokens, range) else list(tokens)
         type_id = -1 if type_id is None else type_id
         ids, row_bytes = ffi.NULL if listed is None else listed, [each.shape[1] for each in rows]
         pointers = [ffi.cast("void *", each.ctypes.data) for each in rows]
@@ -302,11 +299,24 @@ class Session(Snapshots):
 
         `matrices`: for each head their rows of its output matrix, (len(tokens), bytes of a row), in its own type.
         """
-        pointers = [ffi.cast("void *", each.ctypes.data) for each in matrices]
-        row_bytes = [each.shape[1] for each in matrices]
+        require(len(rows) == len(tokens), "rows", f"as many as the tokens: {len(tokens)}", rows)
+        of_heads = self._matrix_rows(tokens, matrices)
+        pointers = [ffi.cast("void *", each.ctypes.data) for each in of_heads]
+        row_bytes = [each.shape[1] for each in of_heads]
         check(lib.pymtp_session_replace_drafts(self._native, len(rows), rows, tokens, pointers, row_bytes))
         assert self._draft_tokens is not None
         self._draft_tokens[rows] = tokens
+
+    def _matrix_rows(
+        self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]]
+    ) -> list[npt.NDArray[np.uint8]]:
+        """The rows of each head's output matrix as the engine reads them. Raises InvalidParameter."""
+        import numpy as np
+
+        are_rows = all(each.dtype == np.uint8 and each.ndim == 2 and len(each) == len(tokens) for each in matrices)
+        allowed = f"uint8 of {len(tokens)} rows for each of {self.n_heads} heads"
+        require(are_rows and len(matrices) == self.n_heads, "matrices", allowed, [each.shape for each in matrices])
+        return list(map(np.ascontiguousarray, matrices))
 
     def ban_tokens(self, tokens: Sequence[int]) -> None:
         """`draft_tokens` never proposes these tokens; replaces those of the call before."""

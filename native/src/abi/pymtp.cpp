@@ -373,6 +373,7 @@ int32_t pymtp_session_replace_drafts(pymtp_session * session, int32_t n, const i
     return pymtp_guard(session, [&](pymtp_session & self) {
         const auto & vocab = self.mtp->vocab;
         pymtp_refuse_if(!vocab.is_listed(), "drafts are not limited to a list of tokens");
+        pymtp_refuse_if(!vocab.has_own_types(), "the list's rows are not of the types of the heads' matrices");
         pymtp_need_array(row, n, vocab.size(), "rows");
         pymtp_refuse_if(std::any_of(row, row + n, [&](int32_t at) { return at < 0 || at >= vocab.size(); }),
                         "a row that a list of %d tokens has not", vocab.size());

@@ -79,8 +79,9 @@ void mtp_draft_vocab::limit(int32_t n_rows, const std::vector<llama_token> & tok
         ggml_backend_tensor_set(matrix, rows[head], 0, ggml_nbytes(matrix));
     }
 
-    n      = n_rows;
-    listed = tokens;
+    n         = n_rows;
+    listed    = tokens;
+    own_types = type < 0;
     ++n_limits;
     listed_mem = std::move(new_mem);
     matrices   = std::move(new_matrices);

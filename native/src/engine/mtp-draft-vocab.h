@@ -36,6 +36,9 @@ class mtp_draft_vocab {
 
     bool is_listed() const { return !listed.empty(); }
 
+    // whether rows of drafts are of the types of the heads' matrices
+    bool has_own_types() const { return own_types; }
+
     // the tokens of a row's logits; nullptr: the first ones
     const llama_token * listed_tokens() const { return is_listed() ? listed.data() : nullptr; }
 
@@ -63,8 +66,9 @@ class mtp_draft_vocab {
 
     int32_t                  n;
     std::vector<llama_token> listed;
-    int64_t                  n_limits = 0; // that were set so far
-    mtp_device_tensor        listed_mem;   // I32 [1, n]
+    bool                     own_types = true;
+    int64_t                  n_limits  = 0; // that were set so far
+    mtp_device_tensor        listed_mem;    // I32 [1, n]
     std::vector<mtp_device_tensor>
         matrices; // [n_heads] of the n tokens, none: the first head's; empty: the first n rows of the model's
     std::vector<llama_token> banned;
