@@ -149,7 +149,7 @@ class Model:
         policy = self._adaptive.policy if self._adaptive else None
         lora = Adapters(session, weights.adapters)
         follows = session.n_heads and choice.follows_texts(self.info, self.params.drafting)
-        is_whole = self.params.model.split_mode != "tensor"  # else a device has a part of each row
+        is_whole = self.params.model.split_mode in ("none", "layer")  # else single rows cannot be written
         vocab = TextVocab(session, self._output_matrices()) if follows and is_whole else None
         self._scheduler = Scheduler(session, drafter, policy=policy, earlier=earlier, adapters=lora, vocab=vocab)
         self._loop = EngineLoop(self._scheduler)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -134,6 +134,13 @@ def test_a_limit_that_is_set_by_hand_fails_no_text(models: SimpleNamespace) -> N
     for _ in range(2):
         "".join(models.auto.generate("Once upon a time, an astronomer in Heidelberg", max_tokens=5))
     assert len(listed(models.auto)) == N_FIRST + N_RECENT
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("split_mode", ["none", "row"])
+def test_a_matrix_that_devices_share_by_rows_is_drafted_from_whole(split_mode: Literal["none", "row"]) -> None:
+    with Model(n_ctx=64, n_threads=1, split_mode=split_mode) as model:
+        assert len(listed(model)) == (0 if split_mode == "row" else N_FIRST + N_RECENT)
 
 
 @needs_exact_texts
