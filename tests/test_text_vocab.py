@@ -18,6 +18,7 @@ from pymtp.drafting.text_vocab import TextVocab
 from pymtp.errors import BackendError
 from pymtp.gguf.facts import model_facts
 from random_gguf import write_glm4moe
+from random_gguf.side_files import split_heads
 from test_padding import PADDING, make_padding
 
 N_FIRST, N_RECENT = 1024, 256
@@ -99,6 +100,18 @@ def test_it_is_for_models_whose_drafts_read_much_of_an_output_matrix(monkeypatch
     monkeypatch.setattr(text_vocab, "SAVED", 0.0)
     monkeypatch.setattr(text_vocab, "N_FIRST", 4000)  # with the others more than half of the vocabulary
     assert not text_vocab.pays(info)
+
+
+def test_heads_in_a_file_of_their_own_are_not_counted_as_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_vocab, "N_FIRST", 128)
+    monkeypatch.setattr(text_vocab, "N_RECENT", 32)
+    whole, trunk, heads = (tmp_path / f"{name}.gguf" for name in ("whole", "trunk", "heads"))
+    split_heads(write_glm4moe(whole), trunk, heads)
+    for saved in np.linspace(0, 2, 100):
+        monkeypatch.setattr(text_vocab, "SAVED", saved)
+        assert text_vocab.pays(model_facts(whole)) == text_vocab.pays(model_facts(trunk, heads)), saved
 
 
 def listed(model: Model) -> set[int]:

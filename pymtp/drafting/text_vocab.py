@@ -32,7 +32,7 @@ def pays(info: GgufInfo) -> bool:
         return False
     count, output = info.model_file.count, output_tensor(info, 0)
     used = count("expert_used_count") / max(count("expert_count"), 1)
-    heads = info.model_file.head_prefixes
+    heads = (info.draft_file or info.model_file).head_prefixes
     read = sum(
         tensor.size_bytes * (used if "_exps." in name else 1)
         for name, tensor in info.tensors.items()
