@@ -1,5 +1,6 @@
 #include "mtp-padding.h"
 
+#include "llama-model.h"
 #include "mtp-engine.h"
 #include "mtp-memory.h"
 
@@ -126,7 +127,8 @@ std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row
 static constexpr int32_t PASS_ON_CPU = 3;
 
 mtp_padder::mtp_padder(llama_context & ctx, mtp_engine & mtp, const params & params) :
-    ctx(ctx), mtp(mtp), n_added(llama_n_seq_max(&ctx), 0) {
+    ctx(ctx), mtp(mtp), n_pos(ctx.get_model().pos_embd ? ctx.get_model().pos_embd->ne[1] : INT32_MAX),
+    n_added(llama_n_seq_max(&ctx), 0) {
     if (params.mode == PYMTP_PADDING_NEVER) {
         return;
     }
@@ -164,7 +166,9 @@ int32_t mtp_padder::decode(const std::vector<mtp_row> & rows, const uint8_t * fl
     if (how != MTP_PADDING_NONE) {
         added = mtp_padding_rows(how, rows, limits);
     }
-    if (rows.size() + added.size() > llama_n_batch(&ctx)) {
+    const bool is_beyond =
+        std::any_of(added.begin(), added.end(), [&](const mtp_row & row) { return row.pos >= n_pos; });
+    if (is_beyond || rows.size() + added.size() > llama_n_batch(&ctx)) {
         added.clear();
     }
     const int32_t res = mtp.decode(rows, flags, added);

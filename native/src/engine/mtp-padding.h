@@ -73,6 +73,7 @@ class mtp_padder {
   private:
     llama_context & ctx;
     mtp_engine &    mtp;
+    const llama_pos n_pos; // that a model has which learns them: a table
 
     mtp_padding          how    = MTP_PADDING_NONE;
     mtp_padding_limits   limits = {};
