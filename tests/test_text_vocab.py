@@ -182,3 +182,23 @@ def test_padding_of_the_vocabulary_is_not_drafted_though_a_prompt_has_it(
         assert len(listed(model)) == 160
         assert 200 in listed(model)
         assert not PADDING & listed(model)
+
+
+@needs_exact_texts
+@pytest.mark.model
+def test_texts_in_company_are_those_of_each_alone() -> None:
+    """They begin with different prompts, end one after another, and for one of them drafts are not limited."""
+    prompts = ["Once upon a time", "def read_lines(path):", "An astronomer in Heidelberg", "And then"]
+    drawn = {"seed": 5, "draft_pick": "sample", "temperature": 1.0}
+    options: list[dict[str, Any]] = [{"temperature": 0}, drawn, {"temperature": 0}, {"temperature": 0}]
+    texts = []
+    for n_seq_max, vocab in ((3, "auto"), (1, "all")):
+        with Model(n_ctx=256, n_threads=1, n_seq_max=n_seq_max, draft_vocab=vocab, draft_max=3) as model:  # type: ignore[arg-type]
+            begun = [
+                model.generate(prompt, max_tokens=50 - 12 * i, ignore_eos=True, **option)
+                for i, (prompt, option) in enumerate(zip(prompts, options, strict=True))
+            ]
+            texts.append(["".join(generation) for generation in begun])
+            if vocab == "auto":
+                assert len(listed(model)) == N_FIRST + N_RECENT
+    assert texts[0] == texts[1]

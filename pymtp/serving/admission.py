@@ -101,7 +101,7 @@ class Admission:
             if self.vocab:
                 self.vocab.note(sequence.history)
         if len(self.running) > n_before:
-            self._reduce_logits()
+            self._fit_session()
 
     def release(self, slot: int) -> None:
         """Free the slot of a sequence that has ended."""
@@ -115,7 +115,7 @@ class Admission:
             n = self.slots.shorten(slot, sequence.n_sound)
         del self.running[slot]  # after what can fail: whoever ends all jobs has to find it
         self.slots.release(slot, sequence.keys[:n] if keeps else None, scope or "")
-        self._reduce_logits()
+        self._fit_session()
 
     def suspend(self, slot: int) -> None:
         """Take the slot of a sequence from it; it begins again as soon as the cache has room for it."""
@@ -123,7 +123,7 @@ class Admission:
         suspended.sequence.begin_again()
         self.suspended.insert(0, suspended)
         self.slots.release(slot)
-        self._reduce_logits()
+        self._fit_session()
 
     def restore_slot(self, slot: int, tokens: Sequence[int], data: bytes, scope: str) -> None:
         """See Slots.restore. What it holds is for texts with the adapters of the model."""
@@ -178,7 +178,7 @@ class Admission:
         needed = sum(len(running.sequence.history) for running in self.running.values()) + n_tokens
         return not self.running or needed + N_HEADROOM * (len(self.running) + 1) <= self._session.n_cells
 
-    def _reduce_logits(self) -> None:
+    def _fit_session(self) -> None:
         """Have passes prepare as many candidates as the samplers of the running sequences look at, and limit drafts."""
         if self.vocab and self.running:
             self.vocab.set_limited(not any(each.sequence.params.is_reproducible for each in self.running.values()))

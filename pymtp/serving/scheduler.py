@@ -119,11 +119,11 @@ class Scheduler:
         """Let the sequences take over the result of a pass; those that end leave their slots."""
         running = self.admission.running
         n_before = len(running)
+        if self.admission.vocab:
+            self.admission.vocab.note(token for each in result.rounds for token in each.tokens)
         for each in result.rounds:
             sequence = each.share.sequence
             sequence.advance(each)
-            if self.admission.vocab:
-                self.admission.vocab.note(each.tokens)
             if sequence.finish_reason == "context":
                 self._passes.shift(each.share.slot, sequence)
             self._end_share(each.share.slot, each)
