@@ -11,18 +11,25 @@ for sample in measure(experiment, results):  # can be stopped at any time: the r
 print(rows(results))
 """
 
-from pymtp.benchmark.experiment import Arm as Arm
-from pymtp.benchmark.experiment import Experiment as Experiment
-from pymtp.benchmark.experiment import Results as Results
-from pymtp.benchmark.experiment import Sample as Sample
-from pymtp.benchmark.experiment import Subject as Subject
-from pymtp.benchmark.experiment import Variant as Variant
-from pymtp.benchmark.experiment import Workload as Workload
-from pymtp.benchmark.experiment import make_arms as make_arms
-from pymtp.benchmark.measure import measure as measure
-from pymtp.benchmark.prompts import BUILT_IN as BUILT_IN
-from pymtp.benchmark.prompts import Prompt as Prompt
-from pymtp.benchmark.prompts import Text as Text
-from pymtp.benchmark.prompts import read_texts as read_texts
-from pymtp.benchmark.rows import Row as Row
-from pymtp.benchmark.rows import rows as rows
+from pymtp.benchmark.experiment import Arm, Experiment, Results, Sample, Subject, Variant, Workload, make_arms
+from pymtp.benchmark.measure import measure
+from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, read_texts
+from pymtp.benchmark.rows import Row, rows
+
+__all__ = [
+    "BUILT_IN",
+    "Arm",
+    "Experiment",
+    "Prompt",
+    "Results",
+    "Row",
+    "Sample",
+    "Variant",
+    "Subject",
+    "Workload",
+    "Text",
+    "make_arms",
+    "measure",
+    "read_texts",
+    "rows",
+]
