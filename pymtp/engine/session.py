@@ -286,10 +286,8 @@ class Session(Snapshots):
         import numpy as np
 
         rows, listed = self._matrix_rows(tokens, matrices), None if isinstance(tokens, range) else list(tokens)
-        type_id = -1 if type_id is None else type_id
-        ids, row_bytes = ffi.NULL if listed is None else listed, [each.shape[1] for each in rows]
-        pointers = [ffi.cast("void *", each.ctypes.data) for each in rows]
-        check(lib.pymtp_session_limit_drafts(self._native, len(tokens), ids, type_id, pointers, row_bytes))
+        type_id, ids = -1 if type_id is None else type_id, ffi.NULL if listed is None else listed
+        check(lib.pymtp_session_limit_drafts(self._native, len(tokens), ids, type_id, *rows))
         self._draft_tokens, self.n_draft_vocab = None if listed is None else np.asarray(listed), len(tokens)
 
     def replace_drafts(
@@ -301,22 +299,21 @@ class Session(Snapshots):
         """
         require(len(rows) == len(tokens), "rows", f"as many as the tokens: {len(tokens)}", rows)
         of_heads = self._matrix_rows(tokens, matrices)
-        pointers = [ffi.cast("void *", each.ctypes.data) for each in of_heads]
-        row_bytes = [each.shape[1] for each in of_heads]
-        check(lib.pymtp_session_replace_drafts(self._native, len(rows), rows, tokens, pointers, row_bytes))
+        check(lib.pymtp_session_replace_drafts(self._native, len(rows), rows, tokens, *of_heads))
         assert self._draft_tokens is not None
         self._draft_tokens[rows] = tokens
 
     def _matrix_rows(
         self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]]
-    ) -> list[npt.NDArray[np.uint8]]:
-        """The rows of each head's output matrix as the engine reads them. Raises InvalidParameter."""
+    ) -> tuple[list[Any], list[int]]:
+        """The rows of each head's output matrix, and their bytes, for the engine. Raises InvalidParameter."""
         import numpy as np
 
         are_rows = all(each.dtype == np.uint8 and each.ndim == 2 and len(each) == len(tokens) for each in matrices)
         allowed = f"uint8 of {len(tokens)} rows for each of {self.n_heads} heads"
         require(are_rows and len(matrices) == self.n_heads, "matrices", allowed, [each.shape for each in matrices])
-        return list(map(np.ascontiguousarray, matrices))
+        rows = [ffi.from_buffer(np.ascontiguousarray(each)) for each in matrices]  # which keeps it
+        return rows, [each.shape[1] for each in matrices]
 
     def ban_tokens(self, tokens: Sequence[int]) -> None:
         """`draft_tokens` never proposes these tokens; replaces those of the call before."""
