@@ -1,7 +1,8 @@
 #pragma once
 
 // Which tokens drafts may be: a part of the vocabulary, whose rows of the output matrices are all that a head
-// multiplies, and tokens that are banned. Owns the matrices of such a part. Verification knows nothing of it: what is drafted stays lossless.
+// multiplies, and tokens that are banned. Owns the matrices of such a part. Verification knows nothing of it: what is
+// drafted stays lossless.
 
 #include "llama.h"
 #include "mtp-device-memory.h"

@@ -1,5 +1,7 @@
 #include "mtp-graph-check.h"
 
+#include "mtp-graph-edit.h"
+
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -48,12 +50,6 @@ static void check_rope(const ggml_tensor & node) {
     }
 }
 
-// A weight that the CPU reads: other devices take types that it does not. Nothing that is computed has a buffer yet.
-static bool is_of_host(const ggml_tensor * tensor) {
-    const ggml_backend_buffer_t buffer = tensor->view_src ? tensor->view_src->buffer : tensor->buffer;
-    return buffer && ggml_backend_buffer_is_host(buffer) && tensor->op == GGML_OP_NONE;
-}
-
 bool mtp_is_factor(ggml_type type) {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 ||
            (ggml_is_quantized(type) && type != GGML_TYPE_Q8_1 && type != GGML_TYPE_Q8_K);
@@ -62,7 +58,8 @@ bool mtp_is_factor(ggml_type type) {
 // Whether a source of a node is of a type that the node cannot be computed with.
 static bool is_odd(const ggml_tensor & node, int32_t i) {
     const ggml_tensor & src     = *node.src[i];
-    const bool          is_kept = is_of_host(&src) && src.type != GGML_TYPE_F32;
+    // other devices take types that the CPU does not
+    const bool          is_kept = mtp_graph_is_host_weight(&src) && src.type != GGML_TYPE_F32;
     switch (node.op) {
         case GGML_OP_MUL_MAT:
         case GGML_OP_MUL_MAT_ID:

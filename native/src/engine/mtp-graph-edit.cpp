@@ -94,17 +94,22 @@ static bool mtp_only_cpus_compute(ggml_backend_sched_t sched) {
     return res;
 }
 
-static bool mtp_graph_reads_host(ggml_cgraph * gf) { // weights there, that is
+bool mtp_graph_is_host_weight(const ggml_tensor * tensor) {
+    const ggml_backend_buffer_t buffer = tensor->view_src ? tensor->view_src->buffer : tensor->buffer;
+    return buffer && ggml_backend_buffer_is_host(buffer) && tensor->op == GGML_OP_NONE;
+}
+
+static bool mtp_graph_multiplies_on_host(ggml_cgraph * gf) {
     const auto nodes = mtp_graph_nodes(gf);
     return std::any_of(nodes.begin(), nodes.end(), [](const ggml_tensor * node) {
         const bool is_product = node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID;
-        return is_product && node->src[0]->buffer && ggml_backend_buffer_is_host(node->src[0]->buffer);
+        return is_product && mtp_graph_is_host_weight(node->src[0]);
     });
 }
 
 void mtp_graph_mark_single_rows(ggml_cgraph * gf, uint32_t n_rows, ggml_backend_sched_t sched, bool is_invariant) {
     if (n_rows > MTP_SINGLE_ROWS_SPLIT && !mtp_only_cpus_compute(sched) &&
-        (n_rows > MTP_SINGLE_ROWS_MAX || mtp_graph_reads_host(gf))) {
+        (n_rows > MTP_SINGLE_ROWS_MAX || mtp_graph_multiplies_on_host(gf))) {
         return;
     }
     const int32_t flags = GGML_TENSOR_FLAG_SINGLE_ROWS | (is_invariant ? GGML_TENSOR_FLAG_INVARIANT : 0);

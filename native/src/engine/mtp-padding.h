@@ -1,8 +1,8 @@
 #pragma once
 
-// Rows that are added to a pass so that passes have few shapes (pymtp_padding): prompts, and rounds of many sequences. A memory of K/V alone
-// drops them at once; recurrent states go back only once after a pass, so there they stay until their sequence is changed
-// in any way. Knows rows and sequences; no graphs.
+// Rows that are added to a pass so that passes have few shapes (pymtp_padding): prompts, and rounds of many sequences. A
+// memory of K/V alone drops them at once; recurrent states go back only once after a pass, so there they stay until their
+// sequence is changed in any way. Knows rows and sequences; no graphs.
 
 #include "mtp-ubatch.h"
 
