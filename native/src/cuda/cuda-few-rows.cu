@@ -231,13 +231,13 @@ bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * s
     }
     const int64_t n_parts = (src1->ne[2] + EXPERT_ROWS_TOKENS - 1) / EXPERT_ROWS_TOKENS;
     const int64_t n       = (src1->ne[2] + n_parts - 1) / n_parts;
-    for (int64_t begin = 0; n_parts > 1 && begin < src1->ne[2]; begin += n) {
-        const ggml_tensor rows   = expert_rows_part(src1, 2, begin, n);
-        const ggml_tensor chosen = expert_rows_part(ids, 1, begin, n);
-        ggml_tensor       part   = expert_rows_part(dst, 2, begin, n);
-        mtp_cuda_expert_rows(ctx, src0, &rows, &chosen, fusion, &part);
-    }
     if (n_parts > 1) {
+        for (int64_t begin = 0; begin < src1->ne[2]; begin += n) {
+            const ggml_tensor rows   = expert_rows_part(src1, 2, begin, n);
+            const ggml_tensor chosen = expert_rows_part(ids, 1, begin, n);
+            ggml_tensor       part   = expert_rows_part(dst, 2, begin, n);
+            mtp_cuda_expert_rows(ctx, src0, &rows, &chosen, fusion, &part);
+        }
         return true;
     }
     if (src1->ne[2] < MORE_ROWS_COLUMNS_MIN) { // the same bits
