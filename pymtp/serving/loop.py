@@ -112,6 +112,6 @@ class EngineLoop:
             with self._lock:
                 self._is_closed = True
             while not self._inbox.empty():
-                with suppress(PymtpError):  # what has failed may fail again
+                with suppress(Exception):  # what has failed may fail again, and whoever waits has to hear of it
                     self._inbox.get()()
             self._scheduler.fail(Closed("the model was closed before the text was complete"))
