@@ -34,7 +34,7 @@ class DraftParams:
     from texts that have ended, of the same owner (see GenerationParams.draft_owner)."""
     draft_vocab: int | Sequence[int] | Literal["auto", "all"] = "auto"
     """Limits drafts, not the text, to that many first tokens of the vocabulary, or to those that are given, which is
-    cheaper. auto: where that pays, to the first ones and those that texts have had of late. all: no limit."""
+    cheaper. auto: where that pays, to the first ones and those that texts have had recently. all: no limit."""
     mtp_context: Literal["auto", "chained", "target"] = "auto"
     """What several heads read: each the head before it ("chained", as they are trained; "auto" is the same), or all of
     them the trunk ("target", as in llama.cpp, which is cheaper and accepted less)."""

@@ -1,6 +1,6 @@
 """The part of a large vocabulary that drafts are taken from, where its matrix is a large part of what they read.
 
-It is the first tokens, the most frequent ones of most vocabularies, and those that texts have had of late. Knows token
+It is the first tokens, the most frequent ones of most vocabularies, and those that texts have had recently. Knows token
 ids and sizes; what is emitted is not limited.
 """
 
@@ -21,7 +21,7 @@ N_FIRST, N_RECENT = 32768, 8192
 """Of vocabularies of 150 and 200 thousand tokens the former are .87 to .95 of English text and code, both .95 to .99
 (bench/draft_vocab.py)."""
 N_DRAFTS = 3
-"""Of a round, as they are reckoned with."""
+"""Of a round, for the estimate of what they read."""
 SAVED = 0.25
 """Drafts read less by this part of what a token reads of the target, at least: with less nothing was gained."""
 
