@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -26,6 +27,17 @@ from random_models.blocks import FILES
 from random_models.shapes import Size
 from random_models.writer import write_model
 
+ONE_B = Size(
+    architecture="step35",
+    n_layer=16,
+    n_heads=1,
+    n_embd=2048,
+    n_head=16,
+    n_head_kv=4,
+    head_size=128,
+    n_ff=6144,
+    n_vocab=32000,
+)
 SIZES = {
     "dense": Size(
         architecture="step35",
@@ -52,28 +64,8 @@ SIZES = {
         n_expert_used=8,
         n_ff_expert=1408,
     ),
-    "1b": Size(
-        architecture="step35",
-        n_layer=16,
-        n_heads=1,
-        n_embd=2048,
-        n_head=16,
-        n_head_kv=4,
-        head_size=128,
-        n_ff=6144,
-        n_vocab=32000,
-    ),
-    "vocab": Size(
-        architecture="step35",
-        n_layer=16,
-        n_heads=1,
-        n_embd=1024,
-        n_head=16,
-        n_head_kv=4,
-        head_size=128,
-        n_ff=3584,
-        n_vocab=248320,
-    ),
+    "1b": ONE_B,
+    "vocab": replace(ONE_B, n_embd=1024, n_ff=3584, n_vocab=248320),
     "hybrid": Size(
         architecture="qwen35",
         n_layer=24,
