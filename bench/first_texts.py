@@ -1,27 +1,29 @@
 """The first texts of fresh processes, adaptive beside plain: python bench/first_texts.py PROMPTS.jsonl [--model M].
 
-In each repetition one new process answers a few prompts without drafts, and another the same prompts with the adaptive
-length, in random order. Prints, for the first text of a process, the second and so on, the median of plain decoding's
-time over that of the adaptive length, prompts included, with an interval that contains it with 95 % probability.
+In each repetition new processes answer the same few prompts, in random order: one without drafts, one with the adaptive
+length and what such processes have learned before, one that knows nothing of these. Prints, for the first text of a
+process, the second and so on, the medians of plain decoding's time over that of the adaptive length, prompts included,
+each with an interval that contains it with 95 % probability.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Literal
+from typing import Any
 
 from pymtp import GenerationParams, Model, SamplingParams
 from pymtp.benchmark.prompts import Text, read_texts, tokenized
 from pymtp.benchmark.rows import median_ratio
 
-Draft = Literal["none", "auto"]
-BOTH: list[Draft] = ["none", "auto"]
+ARMS: dict[str, dict[str, Any]] = {"plain": {"draft": "none"}, "adaptive": {}, "no hints": {"draft_hints": False}}
 
 
 def main() -> None:
@@ -34,28 +36,31 @@ def main() -> None:
     parser.add_argument("-t", type=int, help="threads")
     options = parser.parse_args()
     texts, rng = read_texts(options.prompts), random.Random(0)
-    ratios: list[list[float]] = [[] for _ in range(options.texts)]
-    for _ in range(options.r):
-        chosen = rng.sample(texts, options.texts)
-        seconds = {draft: in_new_process(draft, chosen, options) for draft in rng.sample(BOTH, 2)}
-        for found, plain, adaptive in zip(ratios, seconds["none"], seconds["auto"], strict=True):
-            found.append(plain / adaptive)
-    print("| text of the process | of plain decoding | 95 % |\n|--:|--:|--:|")
-    for i, found in enumerate(ratios, 1):
-        median, low, high = median_ratio(found)
-        print(f"| {i} | {median:.3f} | {low:.3f} to {high:.3f} |")
+    ratios: dict[str, list[list[float]]] = {arm: [[] for _ in range(options.texts)] for arm in [*ARMS][1:]}
+    with TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        for _ in range(options.r):
+            chosen = rng.sample(texts, options.texts)
+            seconds = {arm: in_new_process(arm, chosen, options) for arm in rng.sample([*ARMS], len(ARMS))}
+            for arm, found in ratios.items():
+                for each, plain, adaptive in zip(found, seconds["plain"], seconds[arm], strict=True):
+                    each.append(plain / adaptive)
+    print(f"| text of the process | {' | '.join(ratios)} |\n|--:|{'--:|' * len(ratios)}")
+    for i in range(options.texts):
+        cells = ["{:.2f} ({:.2f}-{:.2f})".format(*median_ratio(found[i])) for found in ratios.values()]
+        print(f"| {i + 1} | {' | '.join(cells)} |")
 
 
-def in_new_process(draft: Draft, texts: Sequence[Text], options: argparse.Namespace) -> list[float]:
+def in_new_process(arm: str, texts: Sequence[Text], options: argparse.Namespace) -> list[float]:
     """Seconds that each text takes."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(generate, draft, texts, options).result()
+        return pool.submit(generate, arm, texts, options).result()
 
 
-def generate(draft: Draft, texts: Sequence[Text], options: argparse.Namespace) -> list[float]:
+def generate(arm: str, texts: Sequence[Text], options: argparse.Namespace) -> list[float]:
     seconds = []
     params = GenerationParams(SamplingParams(temperature=0), max_tokens=options.n, ignore_eos=True)
-    with Model(options.model, draft=draft, n_ctx=2048, n_threads=options.t) as model:
+    with Model(options.model, n_ctx=2048, n_threads=options.t, **ARMS[arm]) as model:
         for prompt in [tokenized(text, model.vocabulary) for text in texts]:
             start = perf_counter()
             "".join(model.generate(prompt.tokens, params))

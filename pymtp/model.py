@@ -8,7 +8,8 @@ import secrets
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pymtp import embedded, hub
@@ -18,6 +19,7 @@ from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.template import ChatTemplate
 from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.choice import DraftChoice, choose_drafter, without_rollback, without_runnable_heads
+from pymtp.drafting.hints import DraftHints
 from pymtp.drafting.lookup import EarlierTexts
 from pymtp.drafting.params import DraftParams, parse_draft_vocab
 from pymtp.drafting.text_vocab import TextVocab
@@ -119,7 +121,7 @@ class Model:
             _ = self.chat_template  # what is not Jinja shows at once
         self.projector = self._load_projector(weights)
         """What turns images into rows of embeddings; None: the model takes no images."""
-        self._start(weights, choice)
+        self._start(weights, choice, target)
         self.slots = ModelSlots(self._loop, self._scheduler.admission, self.session)
         """What the cache holds of texts that have ended: saved, restored, emptied. See ModelSlots."""
         self.adapters = ModelAdapters(self._loop, self._scheduler.admission.adapters, weights.adapters)
@@ -131,7 +133,7 @@ class Model:
             return None
         return Projector(weights.model, self.vocabulary, params, threads_of(self.params.context)[0].n_threads)
 
-    def _start(self, weights: Weights, choice: DraftChoice) -> None:
+    def _start(self, weights: Weights, choice: DraftChoice, target: LoadTarget) -> None:
         session, traits = self.session, choice.drafter.traits
         adapters = ", ".join(path_text(adapter.path.name) for adapter in weights.adapters)
         name = path_text(self.info.path.name) + (f" with {adapters}" if adapters else "")
@@ -147,6 +149,9 @@ class Model:
         drafter = choice.make(session, earlier)
         self._adaptive = drafter if isinstance(drafter, AdaptiveDrafter) else None
         policy = self._adaptive.policy if self._adaptive else None
+        self._hints = self._hints_for(target) if policy and draft_max == "auto" else None
+        if policy and self._hints:
+            self._hints.give_to(policy)
         lora = Adapters(session, weights.adapters)
         follows = session.n_heads and choice.follows_texts(self.info, self.params.drafting)
         is_whole = self.params.model.split_mode in ("none", "layer")  # else single rows cannot be written
@@ -154,7 +159,16 @@ class Model:
         self._scheduler = Scheduler(session, drafter, policy=policy, earlier=earlier, adapters=lora, vocab=vocab)
         self._loop = EngineLoop(self._scheduler)
         self._free.detach()
-        self._free = weakref.finalize(self, _free, self._loop, session, weights, self.vocabulary, self.projector)
+        keep = partial(self._hints.keep, policy) if policy and self._hints else None
+        self._free = weakref.finalize(self, _free, self._loop, keep, session, weights, self.vocabulary, self.projector)
+
+    def _hints_for(self, target: LoadTarget) -> DraftHints | None:
+        """Where what is learned of drafting is kept; how long the context may be makes no difference to it."""
+        if not self.params.drafting.draft_hints:
+            return None
+        context = replace(self.params.context, n_ctx=None, n_cells=None)
+        params = self.params._replace(context=context)
+        return DraftHints((self.session.model_id, params, threads_of(context), target.descriptions))
 
     @property
     def draft_max(self) -> int | Literal["auto"]:
@@ -242,6 +256,8 @@ class Model:
         asked = with_options(params or self._defaults, options)
         if asked.draft_max is None:
             asked = with_options(asked, {"draft_max": self._defaults.draft_max})
+        if asked.forced and self._hints:
+            self._hints.is_wanted = False
         self._loop.check_open()
         request = Request(prompt, asked, self._traits)
         generation = Generation(request, self._loop, self.vocabulary, on_prompt, owner=self)
@@ -390,9 +406,16 @@ def _open_session(weights: Weights, params: Params, choice: DraftChoice) -> Sess
 
 
 def _free(
-    loop: EngineLoop, session: Session, weights: Weights, vocabulary: Vocabulary, projector: Projector | None
+    loop: EngineLoop,
+    keep_hints: Callable[[], None] | None,
+    session: Session,
+    weights: Weights,
+    vocabulary: Vocabulary,
+    projector: Projector | None,
 ) -> None:
     loop.close()
+    if keep_hints:
+        keep_hints()
     session.close()
     if projector:
         projector.close()

@@ -70,6 +70,7 @@ class ModelOptions(TypedDict, total=False):
     draft_lookup: Literal["off", "self", "shared"]
     draft_vocab: int | Sequence[int] | Literal["auto", "all"]
     mtp_context: Literal["auto", "chained", "target"]
+    draft_hints: bool
 
 
 class Params(NamedTuple):

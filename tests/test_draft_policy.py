@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
-from statistics import fmean
+from pathlib import Path
+from statistics import fmean, mode
 
 import numpy as np
 import pytest
 
+from pymtp import Model
+from pymtp.acceptance.forced import Forced
+from pymtp.drafting.hints import DraftHints
 from pymtp.drafting.policy import (
     AUTO_DRAFT_MAX,
     MATCH_KINDS,
@@ -340,3 +345,97 @@ def test_passes_that_are_computed_alike_cost_the_same_and_are_planned_alike() ->
         costs.observe(steps, 16, 4, 10.0 + steps)
     costs.refresh()
     assert costs.table(2, 3, 13)[10:] == costs.table(2, 4, 12)[9:] == [12.0] * 4
+
+
+def taught(machine: Machine, right: float) -> DraftPolicy:
+    policy = DraftPolicy(15, has_heads=True)
+    play(policy, machine, 300, right=right)
+    return policy
+
+
+@pytest.mark.parametrize(("machine", "right"), [(steep, 0.1), (flat, 0.9)])
+def test_a_policy_goes_on_where_an_earlier_process_ended(
+    machine: Machine, right: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    old, new, of_another = taught(machine, right), DraftPolicy(15, has_heads=True), DraftPolicy(15, has_heads=True)
+    DraftHints("a model").keep(old)
+    DraftHints("a model").give_to(new)
+    DraftHints("another").give_to(of_another)
+    assert new.heads_in_use(1) == old.heads_in_use(1) < of_another.heads_in_use(1)  # of prompts
+    later, _ = play(old, machine, 40, right=right, seed=2)
+    begun, _ = play(new, machine, 40, right=right, seed=2)
+    anew, _ = play(of_another, machine, 40, right=right, seed=2)
+    lengths = [[plan.steps for plan in plans] for plans in (later, begun, anew)]
+    assert lengths[0].count(mode(lengths[0])) > 30
+    assert lengths[1].count(mode(lengths[0])) > 30  # as if the process had not ended
+    assert lengths[1][0] == mode(lengths[0]) and lengths[2][0] == 0
+
+
+def test_hints_heal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in which drafts took three times as long ends without them; later ones, of 60 rounds, find out."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    DraftHints("a model").keep(taught(lambda steps, rows, n: (3 if steps else 1) * flat(steps, rows, n), 0.9))
+    lengths = []
+    for seed in range(7):
+        policy = DraftPolicy(15, has_heads=True)
+        DraftHints("a model").give_to(policy)
+        lengths.append([plan.steps for plan in play(policy, flat, 60, right=0.9, seed=seed)[0]])
+        DraftHints("a model").keep(policy)
+    assert lengths[0].count(0) > 50
+    assert sum(steps >= 3 for steps in lengths[-1]) > 50
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"build": "another"},
+        {"rates": []},
+        {"rates": [[0.5, 0]] * (AUTO_DRAFT_MAX + 6)},
+        {"frequent": [3, 3, 3]},
+        {"costs": [[0, 1, 1, float("nan"), 0]]},
+        {"costs": [[0, 1, 1, -1.0, 0]]},
+        {"costs": [[0, 1, 1, 1.0]]},
+        {"costs": 7},
+        {"choices": [[1, 2, 8, 8, []]]},
+        {"choices": [[1, 3, 1 << 70, 8, []]]},
+        {"choices": [[1, float("inf"), 8, 8, []]]},
+        {"choices": [[1, 3, 8, 9, []]]},
+        {"choices": [[1, 3, 8, 8, [[3, -5]]]]},
+    ],
+    ids=str,
+)
+def test_hints_that_are_not_sound_are_left(
+    change: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    hints, policy = DraftHints("a model"), DraftPolicy(15, has_heads=True)
+    hints.keep(taught(flat, 0.9))
+    (path,) = tmp_path.glob("**/*.json")
+    kept = json.loads(path.read_text())
+    path.write_text(json.dumps(kept | change))
+    hints.give_to(policy)
+    assert not policy.costs.known and not policy.choices and policy.heads_in_use(1) == AUTO_DRAFT_MAX
+    for text in ("", "[", "[]", "null", "[" * 10000):
+        path.write_text(text)
+        hints.give_to(policy)
+        assert not policy.costs.known
+    path.unlink()
+    path.mkdir()
+    hints.give_to(policy)
+    hints.keep(taught(flat, 0.9))  # has no place, and says nothing
+
+
+def test_what_was_accepted_by_chance_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for draft_hints, forced, n_files in ((False, None, 0), (True, Forced([1.0] * 15), 0), (True, None, 1)):
+        with Model(draft_hints=draft_hints, n_ctx=256) as model:
+            "".join(model.generate("One, two,", max_tokens=30, temperature=0, ignore_eos=True, forced=forced))
+        assert len([*tmp_path.glob("**/*.json")]) == n_files
+    with Model(draft_hints=True, n_ctx=512) as model:  # the context may be longer, the file is that one
+        assert model.plain_tok_s
+    with Model(draft_hints=True, n_ctx=512, n_seq_max=2) as model:
+        assert model.plain_tok_s is None
+    with Model(draft_hints=True, n_ctx=512, draft_max=2) as model:
+        "".join(model.generate("One, two,", max_tokens=30, temperature=0, ignore_eos=True))
+    assert len([*tmp_path.glob("**/*.json")]) == 1

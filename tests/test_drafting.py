@@ -184,7 +184,7 @@ def test_only_heads_that_draft_see_the_prompt(draft_max: int, n_heads: int) -> N
 def test_heads_that_surely_do_not_pay_do_not_see_prompts(steps: int, n_wait: int) -> None:
     session = FakeSession(n_draft_max=3, n_seq_max=2)
     drafter = AdaptiveDrafter(session, MtpDrafter(session), None)  # type: ignore[arg-type]
-    choice = drafter.policy._choices[2]
+    choice = drafter.policy.choices[2]
     choice.steps, choice.n_wait = steps, n_wait
     picker = ChainPicker(Sampler(GREEDY, n_vocab=N_VOCAB), draws=False)
     fixed = DraftRequest(PROMPT, 0, 0, 0, len(PROMPT), picker, n_fed=3, n_sequences=2)

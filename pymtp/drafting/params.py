@@ -38,6 +38,9 @@ class DraftParams:
     mtp_context: Literal["auto", "chained", "target"] = "auto"
     """What several heads read: each the head before it ("chained", as they are trained; "auto" is the same), or all of
     them the trunk ("target", as in llama.cpp, which is cheaper and accepted less)."""
+    draft_hints: bool = True
+    """Where the length is auto: begin with what earlier processes have learned of this model on this machine, and keep
+    what this one learns, in the user's cache folder."""
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.draft_max, int) and not isinstance(self.draft_max, bool)
@@ -50,6 +53,7 @@ class DraftParams:
         require(self.draft_lookup in LOOKUPS, "draft_lookup", "off, self or shared", self.draft_lookup)
         contexts = ("auto", "chained", "target")
         require(self.mtp_context in contexts, "mtp_context", "auto, chained or target", self.mtp_context)
+        require(isinstance(self.draft_hints, bool), "draft_hints", "True or False", self.draft_hints)
 
     @property
     def wants_heads(self) -> bool:

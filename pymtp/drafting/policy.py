@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from operator import itemgetter, mul
 from statistics import median, mode
@@ -64,6 +65,14 @@ class Rates:
         """The rates of another sequence, which begin with these."""
         return Rates(self._rates, MEMORY, self._n_seen)
 
+    def learned(self) -> list[tuple[float, int]]:
+        """Each rate, and of how many drafts it is, for `go_on`."""
+        return [*zip(self._rates, self._n_seen, strict=True)]
+
+    def go_on(self, learned: Sequence[tuple[float, int]]) -> None:
+        """Take over what others have learned."""
+        self._rates, self._n_seen = [rate for rate, _ in learned], [n for _, n in learned]
+
     def add(self, kind: int, is_right: bool) -> None:
         """A draft of that kind: its position, or one of MATCH_KINDS."""
         self._n_seen[kind] = min(self._n_seen[kind] + 1, self._memory)
@@ -87,14 +96,14 @@ class PassCosts:
     def __init__(self, shape: Shape = exact) -> None:
         self._shape = shape
         self._pace, self._is_pace_old = 1.0, False
-        self._recent: dict[Kind, deque[float]] = {}
+        self.recent: dict[Kind, deque[float]] = {}
         self.has_new = False  # whether a kind was measured for the first time since this was set to false
-        self._n_passes = 0
-        self._last: dict[Kind, int] = {}  # which pass was the last of its kind
+        self.n_passes = 0
+        self.last: dict[Kind, int] = {}  # which pass was the last of its kind
         self._latest: deque[tuple[Kind, float]] = deque(maxlen=4 * N_RECENT)  # passes, in milliseconds
-        self._frequent: Kind | None = None  # the kind of most of these
+        self.frequent: Kind | None = None  # the kind of most of these
         self._before = (-1, -1)  # steps and sequences of the latest pass
-        self._known: dict[Kind, float] = {}  # medians
+        self.known: dict[Kind, float] = {}  # medians
         self.n_rows_max = 0  # of a pass that may be tried: see refresh
         self._fit: list[float] = []  # see _fit
         self._tables: dict[tuple[int, int], list[float]] = {}
@@ -102,10 +111,16 @@ class PassCosts:
     @property
     def pace(self) -> float:
         """What a pass takes now, as a multiple of its cost."""
-        if self._is_pace_old and self._frequent:  # found when asked for: most rounds do not ask
-            measured = median(ms for kind, ms in self._latest if kind == self._frequent)
-            self._pace, self._is_pace_old = measured / self._known[self._frequent], False
+        if self._is_pace_old and self.frequent:  # found when asked for: most rounds do not ask
+            measured = median(ms for kind, ms in self._latest if kind == self.frequent)
+            self._pace, self._is_pace_old = measured / self.known[self.frequent], False
         return self._pace
+
+    def go_on(self, measured: Mapping[Kind, tuple[Sequence[float], int]], frequent: Kind) -> None:
+        """Take over the latest times of kinds, with the (negative) number of the pass that was the last of each."""
+        self.recent = {kind: deque(times, N_RECENT) for kind, (times, _) in measured.items()}
+        self.last, self.frequent = {kind: last for kind, (_, last) in measured.items()}, frequent
+        self.refresh()
 
     def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
         """Add a pass. The first of its kind in a row does not count: what it needs is not in the caches yet."""
@@ -113,15 +128,15 @@ class PassCosts:
         before, self._before = self._before, kind[::2]
         if before != self._before:
             return
-        if kind not in self._recent and self._known and ms > 2 * self._at(kind) * self.pace:
-            self._recent[kind] = deque(maxlen=N_RECENT)  # perhaps a busy moment: the next one counts
+        if kind not in self.recent and self.known and ms > 2 * self._at(kind) * self.pace:
+            self.recent[kind] = deque(maxlen=N_RECENT)  # perhaps a busy moment: the next one counts
             return
         self._latest.append((kind, ms))
-        self._last[kind] = self._n_passes = self._n_passes + 1
-        if kind == self._frequent:  # its cost stays: what has changed is the pace
+        self.last[kind] = self.n_passes = self.n_passes + 1
+        if kind == self.frequent:  # its cost stays: what has changed is the pace
             self._is_pace_old = True
             return
-        recent = self._recent.setdefault(kind, deque(maxlen=N_RECENT))
+        recent = self.recent.setdefault(kind, deque(maxlen=N_RECENT))
         recent.append(ms / self.pace)
         if len(recent) == 1:
             self.refresh()
@@ -130,19 +145,20 @@ class PassCosts:
     def refresh(self) -> None:
         """Take what was observed into account."""
         _ = self.pace  # by what was frequent until now
-        for kind in [kind for kind, last in self._last.items() if self._n_passes - last > FORGET]:
-            del self._last[kind], self._recent[kind]
-        self._known = {kind: median(recent) for kind, recent in self._recent.items() if recent}
-        self._frequent = mode(kind for kind, _ in self._latest)
-        self._fit = _fit(self._known)
+        for kind in [kind for kind, last in self.last.items() if self.n_passes - last > FORGET]:
+            del self.last[kind], self.recent[kind]
+        self.known = {kind: median(recent) for kind, recent in self.recent.items() if recent}
+        if self._latest:
+            self.frequent = mode(kind for kind, _ in self._latest)
+        self._fit = _fit(self.known)
         # what more rows cost is a guess
-        self.n_rows_max = max(AUTO_DRAFT_MAX + 1, 2 * max(rows for _, rows, _ in self._known))
+        self.n_rows_max = max(AUTO_DRAFT_MAX + 1, 2 * max(rows for _, rows, _ in self.known))
         self._tables.clear()
 
     @property
     def plain_ms(self) -> float | None:
         """What a plain pass of one sequence takes now; None before such a pass was measured."""
-        known = self._known.get((0, 1, 1))
+        known = self.known.get((0, 1, 1))
         return known and known * self.pace
 
     def table(self, steps: int, n_sequences: int, n_max: int) -> list[float]:
@@ -153,8 +169,8 @@ class PassCosts:
         found = self._tables.get((steps, n_sequences))
         if found is None or len(found) <= n_max:
             kinds = [self._shape(steps, n_sequences + k, n_sequences) for k in range(n_max + 1)]
-            least = min(self._known.values())
-            line = [self._known.get(kind) or max(self._at(kind), least) for kind in kinds]
+            least = min(self.known.values())
+            line = [self.known.get(kind) or max(self._at(kind), least) for kind in kinds]
             found = self._tables[steps, n_sequences] = list(accumulate(reversed(line), min))[::-1]
         return found
 
@@ -231,41 +247,41 @@ class DraftPolicy:
     """Chooses plans, and learns from their outcomes. One for all sequences of a model."""
 
     def __init__(self, n_draft_max: int, *, has_heads: bool, in_step: bool = False, shape: Shape = exact) -> None:
+        self._shape = shape = cache(shape)
         self.costs = PassCosts(shape)
-        self._shape = shape
         self._in_step = in_step  # whether a pass costs as if all sequences had as many drafts as the one with the most
         self.rates = Rates([HEAD_RATE] * AUTO_DRAFT_MAX + [rate for _, rate in MATCH_RATES], 4 * MEMORY)
         """Rates of all sequences together."""
-        self._lengths = [0, *(n for n in LENGTHS if n <= n_draft_max and has_heads)]
-        self._choices: defaultdict[int, _Choice] = defaultdict(_Choice)  # by sequences, as they are computed
-        self._n_rounds = 0
-        self._is_plain_checked = False  # its first passes can be from a busy moment: a few more come early, once
+        self.lengths = [0, *(n for n in LENGTHS if n <= n_draft_max and has_heads)]
+        self.choices: defaultdict[int, _Choice] = defaultdict(_Choice)  # by sequences, as they are computed
+        self.n_rounds = 0
+        self.is_plain_checked = False  # its first passes can be from a busy moment: a few more come early, once
 
     def heads_in_use(self, n: int) -> int:
         """How many heads the prompts need to go through in a pass of `n` sequences: less than all if it is sure."""
-        choice = self._choices[self._shape(0, n, n)[2]]
+        choice = self.choices[self._shape(0, n, n)[2]]
         return choice.steps if choice.n_wait >= 4 * REVIEW else AUTO_DRAFT_MAX
 
     def choose(self, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The plan for the next round of `n` sequences, of which these can draft."""
-        self._n_rounds += 1
-        choice = self._choices[self._shape(0, n, n)[2]]
+        self.n_rounds += 1
+        choice = self.choices[self._shape(0, n, n)[2]]
         plain = DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n))
         if not self.costs.n_rows_max:
             return plain
         choice.n_until = -1 if self.costs.has_new else choice.n_until - 1
         self.costs.has_new = False
         if not choice.steps and choice.n_until >= 0 and not any(each.n_found for each in asked):
-            choice.used[0] = self._n_rounds
+            choice.used[0] = self.n_rounds
             return plain  # without a look at costs: where drafting does not pay, that is what would be lost
-        if self._n_rounds % (8 * REVIEW) == 0:  # where lookup drafts, nothing else may
+        if self.n_rounds % (8 * REVIEW) == 0:  # where lookup drafts, nothing else may
             self.costs.refresh()
         plan = self._with_steps(choice.steps, asked, n)
         # where lookup emits two tokens a round, no other length has to be looked at
         if choice.n_until < 0 and not (any(plan.lookup) and plan.tokens >= 2 * n):
             self._review(choice, [each._replace(n_found=0) for each in asked], n)
             plan = self._with_steps(choice.steps, asked, n)
-        choice.used[plan.steps] = self._n_rounds
+        choice.used[plan.steps] = self.n_rounds
         return plan
 
     def _with_steps(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
@@ -280,13 +296,13 @@ class DraftPolicy:
         self.costs.refresh()
 
         def promise(steps: int) -> float:
-            n_unused = self._n_rounds - choice.used.get(steps, 0)
+            n_unused = self.n_rounds - choice.used.get(steps, 0)
             return self._best(steps, asked, n).speed * (1 + CURIOSITY * n_unused)
 
-        steps = max(self._lengths, key=promise)
+        steps = max(self.lengths, key=promise)
         choice.n_until = choice.n_wait = min(2 * choice.n_wait, 8 * REVIEW) if choice.steps == steps else REVIEW
-        if steps and not self._is_plain_checked and self._n_rounds > 2 * REVIEW:
-            steps, choice.n_until, self._is_plain_checked = 0, REVIEW // 2, True
+        if steps and not self.is_plain_checked and self.n_rounds > 2 * REVIEW:
+            steps, choice.n_until, self.is_plain_checked = 0, REVIEW // 2, True
         choice.steps = steps
 
     def _best(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:

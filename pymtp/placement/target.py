@@ -52,6 +52,11 @@ class LoadTarget:
         ):
             require(not is_wrong, name, allowed, getattr(params, name))
 
+    @property
+    def descriptions(self) -> tuple[str, ...]:
+        """What computes: the devices that take layers, and the host."""
+        return *(spot.description for spot in self.spots), self._host.description
+
     def places(self, params: ModelParams, demand: Demand) -> list[Place]:
         """What goes to each device, the host last; [] where devices get parts of tensors."""
         if self.spots and params.split_mode in ("row", "tensor"):
