@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from machine import needs_exact_texts
+from machine import GPUS, needs_exact_texts
 from pymtp import Model, embedded
 from pymtp.drafting import text_vocab
 from pymtp.drafting.text_vocab import TextVocab
@@ -22,6 +22,7 @@ from random_gguf.side_files import split_heads
 from test_padding import PADDING, make_padding
 
 N_FIRST, N_RECENT = 1024, 256
+needs_no_gpu = pytest.mark.skipif(bool(GPUS), reason="GPUs of this llama.cpp take no matrices by rows")
 MATRIX = np.arange(8192, dtype=np.uint8)[:, None]
 
 
@@ -150,7 +151,7 @@ def test_a_limit_that_is_set_by_hand_fails_no_text(models: SimpleNamespace) -> N
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("split_mode", ["none", "row"])
+@pytest.mark.parametrize("split_mode", ["none", pytest.param("row", marks=needs_no_gpu)])
 def test_a_matrix_that_devices_share_by_rows_is_drafted_from_whole(split_mode: Literal["none", "row"]) -> None:
     with Model(n_ctx=64, n_threads=1, split_mode=split_mode) as model:
         assert len(listed(model)) == (0 if split_mode == "row" else N_FIRST + N_RECENT)
