@@ -200,7 +200,8 @@ class Model:
 
     @property
     def plain_tok_s(self) -> float | None:
-        """About how many tokens per second plain decoding makes, of one text; None before it has decoded plainly."""
+        """About how many tokens per second plain decoding makes, of one text; None before it has decoded plainly, and
+        nor has an earlier process (`draft_hints`)."""
         plain_ms = self._adaptive.policy.costs.plain_ms if self._adaptive else None
         return 1000 / plain_ms if plain_ms else None
 
@@ -256,12 +257,12 @@ class Model:
         asked = with_options(params or self._defaults, options)
         if asked.draft_max is None:
             asked = with_options(asked, {"draft_max": self._defaults.draft_max})
-        if asked.forced and self._hints:
-            self._hints.is_wanted = False
         self._loop.check_open()
         request = Request(prompt, asked, self._traits)
         generation = Generation(request, self._loop, self.vocabulary, on_prompt, owner=self)
         self._loop.submit(request)
+        if asked.forced and self._hints:
+            self._hints.is_wanted = False
         return generation
 
     def image_prompt(

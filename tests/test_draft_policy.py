@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from itertools import groupby
@@ -391,17 +392,20 @@ def test_hints_heal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         {"build": "another"},
         {"rates": []},
-        {"rates": [[0.5, 0]] * (AUTO_DRAFT_MAX + 6)},
+        {"rates": [2.0] * (AUTO_DRAFT_MAX + 6)},
         {"frequent": [3, 3, 3]},
         {"costs": [[0, 1, 1, float("nan"), 0]]},
         {"costs": [[0, 1, 1, -1.0, 0]]},
         {"costs": [[0, 1, 1, 1.0]]},
         {"costs": 7},
-        {"choices": [[1, 2, 8, 8, []]]},
-        {"choices": [[1, 3, 1 << 70, 8, []]]},
-        {"choices": [[1, float("inf"), 8, 8, []]]},
-        {"choices": [[1, 3, 8, 9, []]]},
-        {"choices": [[1, 3, 8, 8, [[3, -5]]]]},
+        {"costs": [[0, 1, 1, 5e-324, 0]], "frequent": [0, 1, 1]},
+        {"choices": [[1, 2, 8, 8, [0] * 5]]},
+        {"choices": [[1, 3, 1 << 70, 8, [0] * 5]]},
+        {"choices": [[1, float("inf"), 8, 8, [0] * 5]]},
+        {"choices": [[1, 3, 8, 9, [0] * 5]]},
+        {"choices": [[1, 3, 8, 8, [0] * 4]]},
+        {"choices": [[1, 3, 8, 8, [-5] * 5]]},
+        {"choices": [[1, 3, 8, 8, [1 << 2000] * 5]]},
     ],
     ids=str,
 )
@@ -421,9 +425,48 @@ def test_hints_that_are_not_sound_are_left(
         hints.give_to(policy)
         assert not policy.costs.known
     path.unlink()
-    path.mkdir()
-    hints.give_to(policy)
-    hints.keep(taught(flat, 0.9))  # has no place, and says nothing
+    for make in (path.mkdir, lambda: path.symlink_to(path), lambda: monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")):
+        make()
+        hints.give_to(policy)
+        hints.keep(taught(flat, 0.9))  # has no place, and says nothing
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(*rest: object, **more: object) -> Path:
+        raise RuntimeError("could not determine the home directory")
+
+    hints = DraftHints("a model")
+    for find in (no_home, lambda *rest, **more: Path("~/.cache/pymtp")):
+        monkeypatch.setattr("platformdirs.user_cache_path", find)
+        hints.give_to(DraftPolicy(15, has_heads=True))
+        hints.keep(taught(flat, 0.9))
+    assert not Path("~").exists()
+
+
+def test_the_pace_is_that_of_the_machine_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that begins with other kinds of passes than the last one mostly had, on a machine half as fast."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    old, new = taught(flat, 0.9), DraftPolicy(15, has_heads=True)
+    rare = next(kind for kind in old.costs.known if kind != old.costs.frequent)
+    DraftHints("a model").keep(old)
+    DraftHints("a model").give_to(new)
+    plain_ms = new.costs.known[0, 1, 1]
+    for _ in range(5):
+        new.costs.observe(*rare, 2 * new.costs.known[rare])
+    assert new.costs.plain_ms == pytest.approx(2 * plain_ms)
+
+
+def test_how_fast_plain_decoding_is_is_measured_again_once_it_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    known = []
+    for _ in range(30):
+        policy = DraftPolicy(15, has_heads=True)
+        DraftHints("a model").give_to(policy)
+        play(policy, flat, 60, right=0.95)
+        known.append(bool(policy.costs.plain_ms))
+        DraftHints("a model").keep(policy)
+    assert sum(known) > 20 and True in known[-8:]
 
 
 def test_what_was_accepted_by_chance_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

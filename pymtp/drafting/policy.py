@@ -65,13 +65,10 @@ class Rates:
         """The rates of another sequence, which begin with these."""
         return Rates(self._rates, MEMORY, self._n_seen)
 
-    def learned(self) -> list[tuple[float, int]]:
-        """Each rate, and of how many drafts it is, for `go_on`."""
-        return [*zip(self._rates, self._n_seen, strict=True)]
-
-    def go_on(self, learned: Sequence[tuple[float, int]]) -> None:
-        """Take over what others have learned."""
-        self._rates, self._n_seen = [rate for rate, _ in learned], [n for _, n in learned]
+    @property
+    def learned(self) -> Sequence[float]:
+        """What others may begin with."""
+        return self._rates
 
     def add(self, kind: int, is_right: bool) -> None:
         """A draft of that kind: its position, or one of MATCH_KINDS."""
@@ -116,10 +113,10 @@ class PassCosts:
             self._pace, self._is_pace_old = measured / self.known[self.frequent], False
         return self._pace
 
-    def go_on(self, measured: Mapping[Kind, tuple[Sequence[float], int]], frequent: Kind) -> None:
-        """Take over the latest times of kinds, with the (negative) number of the pass that was the last of each."""
-        self.recent = {kind: deque(times, N_RECENT) for kind, (times, _) in measured.items()}
-        self.last, self.frequent = {kind: last for kind, (_, last) in measured.items()}, frequent
+    def go_on(self, measured: Mapping[Kind, tuple[float, int]], frequent: Kind) -> None:
+        """Take over milliseconds of kinds, each with the passes since it was the kind of one."""
+        self.recent = {kind: deque([ms], N_RECENT) for kind, (ms, _) in measured.items()}
+        self.last, self.frequent = {kind: -age for kind, (_, age) in measured.items()}, frequent
         self.refresh()
 
     def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
@@ -131,6 +128,8 @@ class PassCosts:
         if kind not in self.recent and self.known and ms > 2 * self._at(kind) * self.pace:
             self.recent[kind] = deque(maxlen=N_RECENT)  # perhaps a busy moment: the next one counts
             return
+        if not self._latest and kind in self.known:  # of an earlier process: how fast the machine is shows now
+            self.frequent = kind
         self._latest.append((kind, ms))
         self.last[kind] = self.n_passes = self.n_passes + 1
         if kind == self.frequent:  # its cost stays: what has changed is the pace
@@ -267,7 +266,8 @@ class DraftPolicy:
         self.n_rounds += 1
         choice = self.choices[self._shape(0, n, n)[2]]
         plain = DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n))
-        if not self.costs.n_rows_max:
+        is_begun = self.n_rounds > 3 or n > 1 or self.costs.plain_ms  # two of these may not count: see observe
+        if not self.costs.n_rows_max or not is_begun:
             return plain
         choice.n_until = -1 if self.costs.has_new else choice.n_until - 1
         self.costs.has_new = False
