@@ -457,7 +457,9 @@ def test_the_pace_is_that_of_the_machine_now(tmp_path: Path, monkeypatch: pytest
     assert new.costs.plain_ms == pytest.approx(2 * plain_ms)
 
 
-def test_how_fast_plain_decoding_is_is_measured_again_once_it_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_fast_plain_decoding_is_is_measured_again_once_it_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     known = []
     for _ in range(30):

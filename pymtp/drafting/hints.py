@@ -73,7 +73,7 @@ def learned(policy: DraftPolicy) -> dict[str, Any]:
 def go_on(policy: DraftPolicy, kept: dict[str, Any]) -> None:
     """Have a new policy go on with what another had learned. Raises ValueError and the like if that is not sound."""
     rates = [float(rate) for rate in kept["rates"]]
-    costs = {(int(steps), int(rows), int(n)): (float(ms), int(age)) for steps, rows, n, ms, age in kept["costs"]}
+    costs = {(int(steps), int(rows), int(n)): (float(ms), int(age) + AGE) for steps, rows, n, ms, age in kept["costs"]}
     choices = {
         int(n): (int(steps), int(wait), int(until), [int(age) for age in ages])
         for n, steps, wait, until, ages in kept["choices"]
@@ -92,7 +92,7 @@ def go_on(policy: DraftPolicy, kept: dict[str, Any]) -> None:
     if not is_sound:
         raise ValueError("not what a policy has learned")
     policy.rates = Rates(rates, 4 * MEMORY)
-    policy.costs.go_on({kind: (ms, 0 if kind == frequent else age + AGE) for kind, (ms, age) in costs.items()}, frequent)
+    policy.costs.go_on(costs, frequent)
     for n, (steps, wait, until, ages) in choices.items():
         choice = policy.choices[n]
         choice.steps, choice.n_wait, choice.n_until = steps, wait, until

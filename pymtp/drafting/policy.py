@@ -116,7 +116,8 @@ class PassCosts:
     def go_on(self, measured: Mapping[Kind, tuple[float, int]], frequent: Kind) -> None:
         """Take over milliseconds of kinds, each with the passes since it was the kind of one."""
         self.recent = {kind: deque([ms], N_RECENT) for kind, (ms, _) in measured.items()}
-        self.last, self.frequent = {kind: -age for kind, (_, age) in measured.items()}, frequent
+        self.last = {kind: -age for kind, (_, age) in measured.items()} | {frequent: 0}
+        self.frequent = frequent
         self.refresh()
 
     def observe(self, steps: int, rows: int, n_sequences: int, ms: float) -> None:
