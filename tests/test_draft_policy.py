@@ -436,8 +436,11 @@ def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
     def no_home(*rest: object, **more: object) -> Path:
         raise RuntimeError("could not determine the home directory")
 
+    def no_folder(*rest: object, **more: object) -> Path:
+        return Path("~/.cache/pymtp")
+
     hints = DraftHints("a model")
-    for find in (no_home, lambda *rest, **more: Path("~/.cache/pymtp")):
+    for find in (no_home, no_folder):
         monkeypatch.setattr("platformdirs.user_cache_path", find)
         hints.give_to(DraftPolicy(15, has_heads=True))
         hints.keep(taught(flat, 0.9))

@@ -402,7 +402,8 @@ def test_what_was_learned_is_kept_until_the_head_is_written(tmp_path: Path, monk
     def train() -> Path:
         return run.train_head(trunk, params=TrainParams(minutes=0.05, n_rows=1000, n_threads=1, device="cpu"))
 
-    ticks, learn_until = count(), learn.learn  # a clock that every machine has time enough by
+    ticks = count()  # a clock that every machine has time enough by
+    learn_until: Any = learn.learn
     monkeypatch.setattr(learn, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     monkeypatch.setattr(learn, "learn", lambda *args: learn_until(*args[:7], next(ticks) + 10, *args[8:]))
     trunk = write_trunk(tmp_path / "trunk.gguf", "llama")
