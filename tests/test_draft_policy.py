@@ -425,8 +425,9 @@ def test_hints_that_are_not_sound_are_left(
         hints.give_to(policy)
         assert not policy.costs.known
     path.unlink()
-    for make in (path.mkdir, lambda: path.symlink_to(path), lambda: monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")):
-        make()
+    changes: list[Callable[[], object]] = [path.mkdir, lambda: path.symlink_to(path)]
+    for spoil in [*changes, lambda: monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")]:
+        spoil()
         hints.give_to(policy)
         hints.keep(taught(flat, 0.9))  # has no place, and says nothing
         shutil.rmtree(path, ignore_errors=True)
