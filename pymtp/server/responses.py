@@ -5,7 +5,7 @@ Owns the form of its answers. Keeps no responses: each request brings the whole 
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -148,8 +148,7 @@ class ResponsesReply(ChatReply):
         self._id = f"resp_{random_name()}"
         self._ids = {"reasoning": f"rs_{random_name()}", "message": f"msg_{random_name()}"}
         self._created = int(time.time())
-        self._open: dict[str, int] = {}  # the items that were begun, and their indexes
-        self._calls: list[str] = []  # their ids
+        self._open: dict[str, dict[str, Any]] = {}  # the items that were begun, and how events name them
         self._n_events = 0
 
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
@@ -175,31 +174,26 @@ class ResponsesReply(ChatReply):
     def _delta(self, answer: LiveAnswer, delta: ChatDelta, *, is_last: bool) -> Iterable[bytes]:
         more = reports.timings_of_piece(answer) if is_last else {}
         if delta.reasoning:
-            item = self._ids["reasoning"]
             if "reasoning" not in self._open:
-                added = {"type": "reasoning", "summary": [], "content": [], "id": item, "status": "in_progress"}
-                yield self._add("reasoning", added)
-            where = {"item_id": item, "output_index": self._open["reasoning"], "content_index": 0}
+                yield self._add("reasoning", self._item("reasoning", [], "in_progress"))
+            where = self._open["reasoning"] | {"content_index": 0}
             yield self._event("response.reasoning_text.delta", delta=delta.reasoning, **where, **more)
         elif delta.tool_call:
             yield from self._call_delta(delta.tool_call, more)
         elif delta.content:
-            item = self._ids["message"]
-            where = {"item_id": item, "output_index": self._open.get("message", len(self._open)), "content_index": 0}
             if "message" not in self._open:
-                added = {"type": "message", "role": "assistant", "content": [], "id": item, "status": "in_progress"}
-                yield self._add("message", added)
+                yield self._add("message", self._item("message", [], "in_progress"))
                 part = {"type": "output_text", "text": "", "annotations": []}
-                yield self._event("response.content_part.added", part=part, **where)
+                yield self._event("response.content_part.added", part=part, content_index=0, **self._open["message"])
+            where = self._open["message"] | {"content_index": 0}
             yield self._event("response.output_text.delta", delta=delta.content, logprobs=[], **where, **more)
 
     def _call_delta(self, call: ToolCallDelta, more: dict[str, Any]) -> Iterator[bytes]:
-        i = call.index
-        if i >= len(self._calls):
-            self._calls.append(call.id)
-            yield self._add(f"call {i}", _call_item(call.id, call.name, "", "in_progress"))
+        name = f"call {call.index}"
+        if name not in self._open:
+            yield self._add(name, _call_item(call.id, call.name, "", "in_progress"))
         if call.arguments:
-            where = {"item_id": f"fc_{self._calls[i]}", "output_index": self._open[f"call {i}"]}
+            where = self._open[name]
             yield self._event("response.function_call_arguments.delta", delta=call.arguments, **where, **more)
 
     def _done(self, index: int, item: dict[str, Any]) -> Iterator[bytes]:
@@ -217,13 +211,11 @@ class ResponsesReply(ChatReply):
         items: list[dict[str, Any]] = []
         if message.reasoning:
             content = [{"type": "reasoning_text", "text": message.reasoning}]
-            item = {"id": self._ids["reasoning"], "type": "reasoning", "summary": [], "content": content}
-            items.append(item | {"encrypted_content": "", "status": "completed"})
+            items.append(self._item("reasoning", content, "completed") | {"encrypted_content": ""})
         if message.content:
             logprobs = reports.logprobs_of(self._served, answer, answer.logprobs)
             part = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": logprobs}
-            item = {"id": self._ids["message"], "type": "message", "role": "assistant", "content": [part]}
-            items.append(item | {"status": "completed"})
+            items.append(self._item("message", [part], "completed"))
         return items + [_call_item(call.id, call.name, call.arguments, "completed") for call in message.tool_calls]
 
     def _whole(self, answer: LiveAnswer, output: list[dict[str, Any]]) -> dict[str, Any]:
@@ -260,8 +252,13 @@ class ResponsesReply(ChatReply):
             "output": [],
         }
 
+    def _item(self, kind: Literal["reasoning", "message"], content: list[Any], status: str) -> dict[str, Any]:
+        more: dict[str, Any] = {"summary": []} if kind == "reasoning" else {"role": "assistant"}
+        return {"id": self._ids[kind], "type": kind, "content": content, "status": status, **more}
+
     def _add(self, name: str, item: dict[str, Any]) -> bytes:
-        self._open[name] = index = len(self._open)
+        index = len(self._open)
+        self._open[name] = {"item_id": item["id"], "output_index": index}
         return self._event("response.output_item.added", output_index=index, item=item)
 
     def _event(self, kind: str, **data: Any) -> bytes:
