@@ -83,30 +83,25 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     chat["messages"] = [*before, *(turned for each in given for turned in _turned(each))]
     if asked.tools:
         chat["tools"] = [_tool(tool) for tool in asked.tools]
-    if asked.tool_choice:
-        chat |= _tool_choice(asked.tool_choice)
+    if choice := asked.tool_choice:
+        kind = choice.get("type")
+        chat["tool_choice"] = "required" if kind == "any" else {"function": choice} if kind == "tool" else kind
+        if choice.get("disable_parallel_tool_use"):
+            chat["parallel_tool_calls"] = False
     if asked.stop_sequences:
         chat["stop"] = asked.stop_sequences
     if chat.get("max_tokens") is None:
         chat["max_tokens"] = N_TOKENS_DEFAULT
-    output = asked.output_config or {}
+    output, thinking = asked.output_config or {}, asked.thinking or {}
     if form := output.get("format") or asked.output_format:
         chat["response_format"] = form
     if effort := output.get("effort"):
         chat["reasoning_effort"] = effort
-    if asked.thinking and asked.thinking.get("type") == "enabled":
-        chat["thinking_budget_tokens"] = asked.thinking.get("budget_tokens", N_THINKING_DEFAULT)
-    elif asked.thinking and asked.thinking.get("type") == "disabled":
+    if thinking.get("type") == "enabled":
+        chat["thinking_budget_tokens"] = thinking.get("budget_tokens", N_THINKING_DEFAULT)
+    elif thinking.get("type") == "disabled":
         chat["reasoning_effort"] = "none"
     return chat
-
-
-def _tool_choice(choice: dict[str, Any]) -> dict[str, Any]:
-    kind = choice.get("type")
-    turned: dict[str, Any] = {"tool_choice": "required" if kind == "any" else kind}
-    if kind == "tool":
-        turned = {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}
-    return turned | ({"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {})
 
 
 def _text(blocks: Sequence[Block]) -> str:
