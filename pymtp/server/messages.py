@@ -16,7 +16,7 @@ from . import reports
 from .answer import LiveAnswer
 from .bodies import as_structure, refuse
 from .chat import ChatReply
-from .errors import ApiError, invalid
+from .errors import invalid
 from .fields import OneAnswer
 from .logs import random_name
 from .respond import event
@@ -78,7 +78,9 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     refuse(body, _UNSUPPORTED)
     chat = {key: value for key, value in body.items() if key not in MessagesBody.__struct_fields__}
     given = asked.messages or [Message("user", "")]  # none are no error, as in llama-server
-    system = _text(asked.system) if isinstance(asked.system, list) else asked.system
+    system = _content(asked.system)
+    if not isinstance(system, str):
+        raise invalid("content of the type 'image' is not supported in a system prompt")
     before = [{"role": "system", "content": _STAMP.sub(r"\1fffff;", system)}] if system else []
     chat["messages"] = [*before, *(turned for each in given for turned in _turned(each))]
     if asked.tools:
@@ -104,17 +106,6 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     return chat
 
 
-def _text(blocks: Sequence[Block]) -> str:
-    for block in blocks:
-        if block.type != "text":
-            raise _unknown(block)
-    return "".join(block.text for block in blocks)
-
-
-def _unknown(block: Block) -> ApiError:
-    return invalid(f"content of the type {block.type!r} is not supported here")
-
-
 def _tool(tool: Tool) -> dict[str, Any]:
     if tool.type not in (None, "custom"):
         return {"type": tool.type}
@@ -132,20 +123,16 @@ def _turned(message: Message) -> Iterator[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     thinking = ""
     for block in message.content:
-        if block.type == "text":
-            content.append({"type": "text", "text": block.text})
-        elif block.type == "image":
-            content.append(_image(block))
-        elif block.type == "thinking":
+        if block.type == "thinking":
             thinking += block.thinking
         elif block.type == "tool_use":
             arguments = msgspec.json.encode(block.input or {}).decode()
             function = {"name": block.name, "arguments": arguments}
             calls.append({"id": block.id, "type": "function", "function": function})
         elif block.type == "tool_result":
-            results.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block.content)})
+            results.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": _content(block.content)})
         elif block.type != "redacted_thinking":  # which only Anthropic can read
-            raise _unknown(block)
+            content.append(_part(block))
     yield from results  # they come before what the user adds
     if content or calls or thinking:
         turned: dict[str, Any] = {"role": message.role, "content": content or ""}
@@ -156,7 +143,11 @@ def _turned(message: Message) -> Iterator[dict[str, Any]]:
         yield turned
 
 
-def _image(block: Block) -> dict[str, Any]:
+def _part(block: Block) -> dict[str, Any]:
+    if block.type == "text":
+        return {"type": "text", "text": block.text}
+    if block.type != "image":
+        raise invalid(f"content of the type {block.type!r} is not supported here")
     source = block.source or {}
     url = source.get("url", "")
     if source.get("type") == "base64":
@@ -164,11 +155,13 @@ def _image(block: Block) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _result(content: str | list[Block] | None) -> str | list[dict[str, Any]]:
+def _content(content: str | list[Block] | None) -> str | list[dict[str, Any]]:
+    """A system prompt or a result: its text, and the images after it, if there are any."""
     if not isinstance(content, list):
         return content or ""
-    text = _text([block for block in content if block.type != "image"])
-    images = [_image(block) for block in content if block.type == "image"]
+    parts = [_part(block) for block in content]
+    text = "".join(part.get("text", "") for part in parts)
+    images = [part for part in parts if part["type"] == "image_url"]
     return [{"type": "text", "text": text}, *images] if images else text
 
 
@@ -218,23 +211,23 @@ class MessagesReply(ChatReply):
 
     def _delta(self, answer: LiveAnswer, delta: ChatDelta, *, is_last: bool) -> Iterable[bytes]:
         if delta.reasoning:
-            yield from self._open_block("thinking", None, {"type": "thinking", "thinking": ""})
+            yield from self._open_block({"type": "thinking", "thinking": ""})
             yield self._block_delta({"type": "thinking_delta", "thinking": delta.reasoning})
         elif delta.tool_call:
             call = delta.tool_call
             block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
-            yield from self._open_block("tool_use", call.index, block)
+            yield from self._open_block(block, call.index)
             if call.arguments:
                 yield self._block_delta({"type": "input_json_delta", "partial_json": call.arguments})
         elif delta.content:
-            yield from self._open_block("text", None, {"type": "text", "text": ""})
+            yield from self._open_block({"type": "text", "text": ""})
             yield self._block_delta({"type": "text_delta", "text": delta.content})
 
-    def _open_block(self, kind: str, call: int | None, block: dict[str, Any]) -> Iterator[bytes]:
-        if self._open == (kind, call):
+    def _open_block(self, block: dict[str, Any], call: int | None = None) -> Iterator[bytes]:
+        if self._open == (block["type"], call):
             return
         yield from self._close_block()
-        self._open = kind, call
+        self._open = block["type"], call
         yield _event("content_block_start", index=self._n_blocks, content_block=block)
 
     def _close_block(self) -> Iterator[bytes]:
