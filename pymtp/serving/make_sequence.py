@@ -3,7 +3,7 @@
 Knows parameters, traits and token ids; no session.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pymtp.acceptance.interface import MATCH, Acceptance
@@ -69,13 +69,17 @@ def make_sequence(
     # after the prompt; whoever follows the text has one of its own
     thinking = Thinking(*tags, map(vocabulary.special_piece, prompt)) if tags else None
     is_inside = thinking is not None and thinking.is_inside
+
+    def is_over(token: int) -> bool:
+        return thinking is not None and not thinking.observe(vocabulary.special_piece(token))
+
     sampler = Sampler(
         params.sampling,
         vocabulary,
         history=_without(prompt, images),
         banned=sorted(eog) if params.ignore_eos else [],
         grammar=params.grammar,
-        grammar_starts=_after(thinking, vocabulary) if thinking and is_inside and params.grammar else None,
+        grammar_starts=is_over if is_inside and params.grammar else None,
         rules=_rules(params, vocabulary, starts_inside=is_inside),
     )
     n_draft = min(params.draft_max, n_draft_max) if isinstance(params.draft_max, int) else n_draft_max
@@ -95,11 +99,8 @@ def make_sequence(
 
 def _without(prompt: list[int], images: Sequence[PlacedImage]) -> list[int]:
     """The tokens of a prompt that are not those of images."""
-    begin, found = 0, []
-    for image in images:
-        found += prompt[begin : image.position]
-        begin = image.end
-    return found + prompt[begin:] if images else prompt
+    inside = {position for image in images for position in range(image.position, image.end)}
+    return [token for position, token in enumerate(prompt) if position not in inside] if images else prompt
 
 
 def _draws(params: GenerationParams) -> bool:
@@ -142,13 +143,3 @@ def _rules(params: GenerationParams, vocabulary: Vocabulary, *, starts_inside: b
         thinking_ends=ends,
         thinking_budget=params.reasoning_budget,
     )
-
-
-def _after(thinking: Thinking, vocabulary: Vocabulary) -> Callable[[int], bool]:
-    """A function that takes each token and returns whether the thinking is over after it."""
-
-    def is_over(token: int) -> bool:
-        thinking.observe(vocabulary.special_piece(token))
-        return not thinking.is_inside
-
-    return is_over

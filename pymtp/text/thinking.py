@@ -36,8 +36,8 @@ class Thinking:
         for piece in text:
             self.observe(piece)
 
-    def observe(self, piece: bytes) -> None:
-        """Continue the text with these bytes, those of special tokens included."""
+    def observe(self, piece: bytes) -> bool:
+        """Continue the text with these bytes, those of special tokens included; return `is_inside`."""
         text = self._tail + piece
         found = max((text.rfind(tag) + len(tag), tag) if tag in text else (0, b"") for tag in self._tags)
         if found[0]:
@@ -45,6 +45,7 @@ class Thinking:
             text = text[found[0] :]
         n_tail = max(map(len, self._tags)) - 1
         self._tail = text[-n_tail:]
+        return self.is_inside
 
 
 class ClosedOnce:
@@ -62,9 +63,7 @@ class ClosedOnce:
 
     def push(self, piece: bytes) -> bytes:
         """Take the next token's bytes; return those that are certain to be shown."""
-        was_inside = self._thinking.is_inside
-        self._thinking.observe(piece)
-        is_inside = self._thinking.is_inside
+        was_inside, is_inside = self._thinking.is_inside, self._thinking.observe(piece)
         if was_inside and not is_inside:
             self._is_cut, self._n_thought = self._n_thought >= self._budget, 0
             return piece
