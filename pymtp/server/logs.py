@@ -34,7 +34,7 @@ def set_up(*, is_quiet: bool = False, is_json: bool = False, file: Path | None =
     except OSError as error:
         raise InvalidParameter("log_file", f"a file that can be written ({error.strerror})", value=str(file)) from None
     for handler in _logger.handlers:
-        handler.setFormatter(_Json() if is_json else _Plain())
+        handler.setFormatter(_Formatter(is_json=is_json))
     _logger.propagate = False
     _logger.setLevel(logging.WARNING if is_quiet else logging.INFO)
     # what uvicorn has to say has lines of the same form
@@ -48,29 +48,22 @@ def log(event: str, *, level: str = "info", **fields: Any) -> None:
     _logger.log(getattr(logging, level.upper()), event, extra={"fields": fields})
 
 
-class _Json(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": round(record.created, 3),
-            "level": record.levelname.lower(),
-            "event": record.getMessage().strip(),
-        }
-        return msgspec.json.encode(line | _fields(record)).decode()
+class _Formatter(logging.Formatter):
+    """Time, level and event, then names and values: as JSON, or as words, where a value that has spaces is in JSON."""
 
-
-class _Plain(logging.Formatter):
-    """Time, level and event, then names and values; a value that has spaces is in JSON."""
+    def __init__(self, *, is_json: bool) -> None:
+        super().__init__()
+        self._is_json = is_json
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = _fields(record).items()
-        values = " ".join(f"{name}={_word(value)}" for name, value in fields)
-        when = self.formatTime(record, "%Y-%m-%d %H:%M:%S")
-        return f"{when} {record.levelname.lower()}: {record.getMessage().strip()} {values}".rstrip()
-
-
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    fields: dict[str, Any] = vars(record).get("fields", {})
-    return fields | {"error": repr(record.exc_info[1])} if record.exc_info else fields
+        level, event, fields = record.levelname.lower(), record.getMessage().strip(), vars(record).get("fields", {})
+        if record.exc_info:
+            fields = fields | {"error": repr(record.exc_info[1])}
+        if self._is_json:
+            line = {"time": round(record.created, 3), "level": level, "event": event}
+            return msgspec.json.encode(line | fields).decode()
+        values = " ".join(f"{name}={_word(value)}" for name, value in fields.items())
+        return f"{self.formatTime(record, '%Y-%m-%d %H:%M:%S')} {level}: {event} {values}".rstrip()
 
 
 def _word(value: object) -> str:
