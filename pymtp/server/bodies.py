@@ -53,19 +53,17 @@ async def apart(request: Request, work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work) if request.state.is_long else work()
 
 
-async def _collect(request: Request, n_max: int) -> bytes:
+async def _collect(request: Request, n_max: int) -> bytearray:
     declared = request.headers.get("content-length", "")
-    parts, n = [], int(declared) if declared.isdecimal() else 0
-    if n <= n_max:
-        n = 0
-        async for part in request.stream():
-            n += len(part)
-            if n > n_max:
-                break
-            parts.append(part)
-    if n > n_max:
-        raise ApiError(413, f"the body is longer than {n_max} bytes", headers={"Connection": "close"})
-    return b"".join(parts)
+    too_long = ApiError(413, f"the body is longer than {n_max} bytes", headers={"Connection": "close"})
+    if declared.isdecimal() and int(declared) > n_max:
+        raise too_long
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > n_max:
+            raise too_long
+    return data
 
 
 def _refusal(error: Exception) -> ApiError:
