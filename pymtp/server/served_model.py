@@ -21,7 +21,7 @@ from pymtp.loading.images import ImagePrompt
 from pymtp.loading.vocabulary import Vocabulary
 from pymtp.model import Model
 from pymtp.placement.devices import host_free_bytes
-from pymtp.serving.params import GenerationParams, with_options
+from pymtp.serving.params import with_options
 from pymtp.text.files import path_text
 
 from .answer import LiveAnswer
@@ -167,10 +167,15 @@ class ServedModel:
         n_answers, deadline_s = fields.n_cmpl or fields.n or 1, self.settings.deadline_s
         self._check_room(prompts, len(prompts) * n_answers)
         answers: list[LiveAnswer] = []
+        seed = params.sampling.seed
+        varied = [  # each answer to a prompt has a seed of its own
+            params if seed is None or i == 0 else with_options(params, {"seed": (seed + i) % 2**32})
+            for i in range(n_answers)
+        ]
         try:
             for prompt in prompts:
-                for i in range(n_answers):
-                    generation = self.model.generate(prompt, _varied(params, i))
+                for one in varied:
+                    generation = self.model.generate(prompt, one)
                     answers.append(LiveAnswer(generation, len(answers), prompt, fields, deadline_s))
                     self.answers.add(answers[-1])
         except BaseException:
@@ -283,8 +288,8 @@ class ServedModel:
         is_told = False
         while True:
             try:
-                self._model = await asyncio.to_thread(self._load)
-                self._begin()
+                self._model = model = await asyncio.to_thread(self._load)
+                self._begin(model)
                 return
             except BaseException as error:
                 if not (waits and isinstance(error, RemoteError)):
@@ -298,16 +303,25 @@ class ServedModel:
             if self.phase != "loading":
                 return
 
-    def _begin(self) -> None:
-        assert self._model is not None
+    def _begin(self, model: Model) -> None:
         if self.settings.cache_bytes:
             # the context may have taken most of the memory
-            self._model.slots.keep_prefixes(min(self.settings.cache_bytes, host_free_bytes() // 2))
+            model.slots.keep_prefixes(min(self.settings.cache_bytes, host_free_bytes() // 2))
         if self.settings.cache_dir:
-            self._model.slots.keep_files(self.settings.cache_dir, self.settings.cache_disk_bytes)
-        if self.phase == "loading":
-            self.phase, self.error = "ready", None
-            log("model loaded", model=path_text(self._model.info.path.name), **_room(self._model))
+            model.slots.keep_files(self.settings.cache_dir, self.settings.cache_disk_bytes)
+        if self.phase != "loading":
+            return
+        self.phase, self.error = "ready", None
+        log(
+            "model loaded",
+            model=path_text(model.info.path.name),
+            slots=model.session.n_seq_max,
+            ctx_of_slot=model.n_ctx,
+            ctx_of_all=model.session.n_cells,
+            ctx_trained=model.info.n_ctx_train,
+            ctx_mib=model.memory.total_bytes >> 20,
+            model_mib=model.info.size_bytes >> 20,
+        )
 
     def _restart(self, error: BackendError) -> None:
         """The engine has failed: all that it had is lost. Load the model again, once, or whenever a machine is back."""
@@ -335,26 +349,6 @@ def served_by(request: Request) -> ServedModel:
     return cast(ServedModel, request.app.state.served)
 
 
-def _room(model: Model) -> dict[str, Any]:
-    """What it took of memory, and of which context it could have."""
-    return {
-        "slots": model.session.n_seq_max,
-        "ctx_of_slot": model.n_ctx,
-        "ctx_of_all": model.session.n_cells,
-        "ctx_trained": model.info.n_ctx_train,
-        "ctx_mib": model.memory.total_bytes >> 20,
-        "model_mib": model.info.size_bytes >> 20,
-    }
-
-
 def n_image_rows(prompts: Iterable[Sequence[int]]) -> int:
     """Rows of embeddings of all images in `prompts`."""
     return sum(prompt.n_rows for prompt in prompts if isinstance(prompt, ImagePrompt))
-
-
-def _varied(params: GenerationParams, i: int) -> GenerationParams:
-    """The parameters of the i-th answer to a prompt: a seed of its own."""
-    seed = params.sampling.seed
-    if not i or seed is None:
-        return params
-    return with_options(params, {"seed": (seed + i) % 2**32})
