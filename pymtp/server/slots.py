@@ -46,43 +46,38 @@ async def slot_action(request: Request) -> Response:
     slot, action = request.path_params["slot"], request.query_params.get("action")
     if slot not in map(str, range(served.n_slots)):
         raise invalid("Invalid slot ID")
-    if action not in _ACTIONS:
+    if action not in ("save", "restore", "erase"):
         raise invalid("Invalid action")
     body = await read(request, SlotBody)
+    found: dict[str, Any] = {"id_slot": int(slot)}
     try:
-        found = await asyncio.to_thread(_ACTIONS[action], served, int(slot), folder, body.filename or "")
+        if action == "erase":
+            found["n_erased"] = await asyncio.to_thread(served.model.slots.erase, int(slot))
+        else:
+            path, began = _path(folder, body.filename or ""), time.perf_counter()
+            found |= await asyncio.to_thread(_save if action == "save" else _restore, served, int(slot), path)
+            found |= {"filename": path.name, "timings": {f"{action}_ms": (time.perf_counter() - began) * 1000}}
     except StateError as error:
         raise invalid(str(error)) from None
-    return json_response({"id_slot": int(slot)} | found)
+    return json_response(found)
 
 
-def _save(served: ServedModel, slot: int, folder: Path, name: str) -> dict[str, Any]:
-    path, began = _path(folder, name), time.perf_counter()
+def _save(served: ServedModel, slot: int, path: Path) -> dict[str, Any]:
     tokens, data = served.model.slots.save(slot, scope=served.cache_scope)
     head = msgspec.json.encode(tokens)
     head += f" {snapshot.digest(head, data)}\n".encode()
     snapshot.write(path, head + data)
-    timings = {"save_ms": (time.perf_counter() - began) * 1000}
-    return {"filename": name, "n_saved": len(tokens), "n_written": len(head) + len(data), "timings": timings}
+    return {"n_saved": len(tokens), "n_written": len(head) + len(data)}
 
 
-def _restore(served: ServedModel, slot: int, folder: Path, name: str) -> dict[str, Any]:
-    path, began = _path(folder, name), time.perf_counter()
+def _restore(served: ServedModel, slot: int, path: Path) -> dict[str, Any]:
     head, _, data = snapshot.read(path).partition(b"\n")
     ids, _, digest = head.rpartition(b" ")
     if digest != snapshot.digest(ids, data).encode():
-        raise invalid(f"{name} is not a saved slot, or it is damaged")
+        raise invalid(f"{path.name} is not a saved slot, or it is damaged")
     tokens = msgspec.json.decode(ids, type=list[int])
     served.model.slots.restore(slot, tokens, data, scope=served.cache_scope)
-    timings = {"restore_ms": (time.perf_counter() - began) * 1000}
-    return {"filename": name, "n_restored": len(tokens), "n_read": len(head) + 1 + len(data), "timings": timings}
-
-
-def _erase(served: ServedModel, slot: int, folder: Path, name: str) -> dict[str, Any]:
-    return {"n_erased": served.model.slots.erase(slot)}
-
-
-_ACTIONS = {"save": _save, "restore": _restore, "erase": _erase}
+    return {"n_restored": len(tokens), "n_read": len(head) + 1 + len(data)}
 
 
 def _path(folder: Path, name: str) -> Path:
