@@ -70,7 +70,7 @@ class Connection(HttpToolsProtocol):
 
     _n_head = 0
     """Bytes that have come since the message began, or since its latest part that is not a header: trailers count."""
-    _in_head = _in_message = _has_part = False
+    _in_head = _in_message = False
     _timer: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
 
@@ -96,21 +96,18 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        self._has_part = False
+        self._n_head = self._n_head + len(data) if self._in_message else len(data)
         super().data_received(data)
-        if self._in_message and not self._has_part:
-            self._n_head += len(data)
-            if self._n_head > HEAD_BYTES_MAX and not self.transport.is_closing():
-                if self._in_head:  # else an answer may be under way, or complete
-                    self.transport.write(_TOO_LONG)
-                self.transport.close()
+        if self._in_message and self._n_head > HEAD_BYTES_MAX and not self.transport.is_closing():
+            if self._in_head:  # else an answer may be under way, or complete
+                self.transport.write(_TOO_LONG)
+            self.transport.close()
         if self.cycle is None or self.cycle.response_complete:  # these bytes ended uvicorn's own timeout
             self._await_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = self._in_message = True
-        self._n_head = 0
         self._await_head()
 
     def on_headers_complete(self) -> None:
@@ -119,11 +116,11 @@ class Connection(HttpToolsProtocol):
         _cancel(self._timer)
         self._timer = None
         self._in_head = False
-        self._end_part()
+        self._n_head = 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._end_part()
+        self._n_head = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -137,9 +134,6 @@ class Connection(HttpToolsProtocol):
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         headers = [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
         return b"\r\n".join([b"%b %b HTTP/%b" % (method, self.url, version), *headers, b"", b""])
-
-    def _end_part(self) -> None:
-        self._n_head, self._has_part = 0, True
 
     def _await_head(self) -> None:
         if self._timer is None:
