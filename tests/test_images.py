@@ -458,7 +458,7 @@ def test_images_of_several_texts_take_turns(files: tuple[Path, Path]) -> None:
 def test_a_context_that_is_too_small_for_an_image_says_so(files: tuple[Path, Path]) -> None:
     with open_model(files) as model:
         with pytest.raises(
-            ContextFull, match="takes 6.. cells, those of its images included, the context has only 512"
+            ContextFull, match="has 6.. cells, those of its images included, the context only 512: use smaller"
         ):
             text_of(model, [png(32 * 25, 32 * 25)])
         n_pos = model.image_prompt(TEXT, [png(320, 320)]).images[0].n_pos

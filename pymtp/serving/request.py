@@ -56,7 +56,6 @@ class Request:
         self.images = prompt.images if isinstance(prompt, ImagePrompt) else ()
         """Images of the prompt."""
         self.n_prompt = len(self.prompt)
-        _check_images(prompt, traits)
         check_request(params, traits)
         is_loaded = not params.lora or max(params.lora) < traits.n_adapters
         require(is_loaded, "lora", f"scales of adapters that are loaded: {traits.n_adapters}", params.lora)
@@ -142,18 +141,12 @@ def _tokens(prompt: str | Sequence[int], traits: ModelTraits) -> "array[int]":
     require(are_known, "prompt", f"of token ids below {n_vocab}", prompt)
     is_unknown = isinstance(prompt, str) and prompt
     require(tokens, "prompt", "of characters that the vocabulary has" if is_unknown else "at least one token long")
-    if len(tokens) >= traits.n_ctx:
-        fix = "shorten it or raise the context size (n_ctx, -c)"
-        raise ContextFull(f"the prompt has {len(tokens)} tokens, the context only {traits.n_ctx}: {fix}")
+    n_cells, what, fix = len(tokens), "tokens", "shorten it"
+    if isinstance(prompt, ImagePrompt) and prompt.images:
+        require(prompt.images[-1].end < len(prompt), "prompt", "a text that continues after its last image")
+        n_cells, what = prompt.n_cells, "cells, those of its images included"
+        fix = "use smaller images (image_max_tokens)"
+    if n_cells >= traits.n_ctx:
+        has = f"the prompt has {n_cells} {what}, the context only {traits.n_ctx}"
+        raise ContextFull(f"{has}: {fix} or raise the context size (n_ctx, -c)")
     return tokens
-
-
-def _check_images(prompt: str | Sequence[int], traits: ModelTraits) -> None:
-    if not isinstance(prompt, ImagePrompt):
-        return
-    continues = not prompt.images or prompt.images[-1].end < len(prompt)
-    require(continues, "prompt", "a text that continues after its last image")
-    if prompt.n_cells >= traits.n_ctx:
-        what = f"takes {prompt.n_cells} cells, those of its images included, the context has only {traits.n_ctx}"
-        fix = "use smaller images (image_max_tokens), or raise the context size (n_ctx, -c)"
-        raise ContextFull(f"the prompt {what}: {fix}")
