@@ -160,8 +160,7 @@ class Generation:
             raise
         finally:
             self._is_read.release()
-        self._raise_error()
-        raise StopIteration
+        raise self.error or StopIteration
 
     def __aiter__(self) -> "Generation":
         return self
@@ -185,7 +184,8 @@ class Generation:
             except BaseException:  # the task was cancelled, or a callback
                 self.close()
                 raise
-        self._raise_error()
+        if self.error:
+            raise self.error
         return None
 
     def hold_pieces(self) -> None:
@@ -239,7 +239,3 @@ class Generation:
             if update.n_decoded >= self.n_prompt:
                 self._on_prompt = None
         return piece
-
-    def _raise_error(self) -> None:
-        if self.error:
-            raise self.error
