@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, reduce
 from itertools import chain
@@ -93,8 +94,7 @@ class Conversation:
         Parameters and errors are those of `Model.generate`. Raises ContextFull if the text is too long for the context,
         ModelError if the chat template fails; the conversation is as before then.
         """
-        self._end_answer()
-        return self._answer_to(_asked(text, images), len(self.messages), params, on_prompt, options)
+        return self._answer_to(None, _asked(text, images), params, on_prompt, options)
 
     def edit(
         self,
@@ -110,9 +110,7 @@ class Conversation:
 
         The turns after it are dropped. See `ask`. Raises InvalidParameter if there is no such turn.
         """
-        self._end_answer()
-        first = 2 * self._index(turn)
-        return self._answer_to(_asked(text, images), first, params, on_prompt, options)
+        return self._answer_to(turn, _asked(text, images), params, on_prompt, options)
 
     def regenerate(
         self,
@@ -123,9 +121,7 @@ class Conversation:
         **options: Unpack[GenerationOptions],
     ) -> Answer:
         """Answer the last message again, or that of `turn`; its answer and later turns are dropped. See `edit`."""
-        self._end_answer()
-        first = 2 * self._index(turn)
-        return self._answer_to(self.messages[first], first, params, on_prompt, options)
+        return self._answer_to(turn, None, params, on_prompt, options)
 
     def undo(self) -> bool:
         """Take back the last message and answer; return whether there was one."""
@@ -158,22 +154,26 @@ class Conversation:
         n = len(self.messages) // 2
         return f"<pymtp.Conversation with {self.model.info.path.name}: {n} turn{'s' * (n != 1)}>"
 
-    def _index(self, turn: int) -> int:
-        """The turn, from 0. Raises InvalidParameter if there is none."""
-        n = len(self.messages) // 2
-        require(n, "messages", "not empty: there is no message to answer again")
-        require(-n <= turn < n, "turn", f"between 0 and {n - 1}, or -1 for the last", turn)
-        return turn % n
-
     def _answer_to(
         self,
-        message: Message,
-        n_kept: int,
+        turn: int | None,
+        message: Message | None,
         params: GenerationParams | None,
         on_prompt: OnPrompt | None,
         options: GenerationOptions,
     ) -> Answer:
-        """Answer `message` after the first `n_kept` messages; if that fails, the conversation is as before."""
+        """Answer `message`, or the one that is there (None), in place of a turn, or after all turns (None).
+
+        If that fails, the conversation is as before.
+        """
+        self._end_answer()
+        n_kept = len(self.messages)
+        if turn is not None:
+            n = n_kept // 2
+            require(n, "messages", "not empty: there is no message to answer again")
+            require(-n <= turn < n, "turn", f"between 0 and {n - 1}, or -1 for the last", turn)
+            n_kept = 2 * (turn % n)
+        message = message or self.messages[n_kept]
         for name, text in (("text", message["content"]), ("system", self.system or "")):
             require(isinstance(text, str), name, f"a string, not {text!r}")
         before = self.messages, self.n_dropped
@@ -244,9 +244,7 @@ class Answer:
     grammar: that would begin again.
     """
 
-    def __init__(
-        self, conversation: Conversation, request: GenerationParams, on_prompt: OnPrompt | None = None
-    ) -> None:
+    def __init__(self, conversation: Conversation, request: GenerationParams, on_prompt: OnPrompt | None) -> None:
         self._conversation = conversation
         self._request = request
         self._on_prompt = on_prompt
@@ -296,10 +294,8 @@ class Answer:
         found: list[tuple[str, bool]] = []
         n_before, last = 0, len(self.text) if end is None else end
         for part in self._parts:
-            n = len(part.text)
-            if begin < n_before + n and last > n_before:
-                found += part.parts(max(begin - n_before, 0), min(last - n_before, n))
-            n_before += n
+            found += part.parts(max(begin - n_before, 0), max(last - n_before, 0))
+            n_before += len(part.text)
         return found
 
     def close(self) -> None:
@@ -349,13 +345,11 @@ class Answer:
 
     def _continue(self) -> bool:
         """Continue without the oldest turns if the context is full; False if it is not, or it cannot continue."""
-        if self.finish_reason != "context" or self._request.grammar is not None:
-            return False
-        try:
-            self._submit()
-        except ContextFull:
-            return False
-        return True
+        if self.finish_reason == "context" and self._request.grammar is None:
+            with suppress(ContextFull):
+                self._submit()
+                return True
+        return False
 
     def _so_far(self) -> _Text:
         parts = (part.tokens[:-1] if part.finish_reason == "eog" else part.tokens for part in self._parts)
