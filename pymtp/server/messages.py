@@ -184,10 +184,12 @@ class MessagesReply(ChatReply):
         if message.content:
             content.append({"type": "text", "text": message.content})
         for call in message.tool_calls:
-            arguments = _arguments(call.arguments)
-            if arguments is None and call.arguments:  # cut: it is no input, and not lost
+            block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+            try:
+                block["input"] = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
+            except msgspec.DecodeError:  # cut: it is no input, and not lost
                 content.append({"type": "text", "text": call.arguments})
-            content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments or {}})
+            content.append(block)
         return {
             **self._head(),
             "content": content,
@@ -273,11 +275,3 @@ def _end(answer: LiveAnswer, message: ChatMessage) -> dict[str, Any]:
 
 def _event(kind: str, **data: Any) -> bytes:
     return event({"type": kind, **data})
-
-
-def _arguments(text: str) -> dict[str, Any] | None:
-    """The arguments of a call; None: they are not an object, as where the answer was cut."""
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return None
