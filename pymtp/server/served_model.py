@@ -95,13 +95,6 @@ class ServedModel:
     def start(self) -> None:
         self._task = asyncio.create_task(self._load_model())
 
-    async def wait(self) -> None:
-        """Wait until the model is loaded. Raises the load error."""
-        if self._task:
-            await asyncio.wait([self._task])
-        if self.error is not None:
-            raise self.error
-
     async def stop(self) -> None:
         """Close the model. Answers that are not complete end with an error."""
         self.phase = "stopping"

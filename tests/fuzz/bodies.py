@@ -81,7 +81,8 @@ class Bodies(Fuzzer):
 
     async def _start(self) -> None:
         self._engine.start()
-        await self._engine.wait()
+        assert self._engine._task
+        await self._engine._task  # until the model is loaded
 
     def case(self, chance: random.Random) -> tuple[str, bytes]:
         path, body = chance.choice(_BASES)
