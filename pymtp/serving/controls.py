@@ -106,11 +106,7 @@ class ModelAdapters(Sequence[LoraAdapter]):
         asked = with_options(GenerationParams(), {"lora": scales}).lora or {}
         is_loaded = max(asked, default=-1) < len(self)
         require(is_loaded, "scales", f"of adapters that are loaded: {len(self)}", scales)
-
-        def change() -> None:
-            self._adapters.default = self._adapters.scales(asked)
-
-        self._loop.call(change)
+        self._loop.call(lambda: setattr(self._adapters, "default", self._adapters.scales(asked)))
 
     def __len__(self) -> int:
         return len(self._loaded)

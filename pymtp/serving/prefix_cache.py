@@ -136,11 +136,6 @@ class PrefixCache:
         self.files: PrefixFiles | None = None
         """Where they outlive the process."""
 
-    @property
-    def n_bytes(self) -> int:
-        """What the saved sequences take of host memory."""
-        return sum(each.n_bytes for each in self._saved)
-
     def add(self, saved: Saved) -> None:
         """Keep a sequence; those of its scope that it begins with are no longer needed."""
         kept = []
@@ -160,7 +155,7 @@ class PrefixCache:
     def limit(self, n_bytes_max: int) -> None:
         """Keep up to `n_bytes_max` in memory from now on."""
         self._n_bytes_max = n_bytes_max
-        n_bytes = self.n_bytes
+        n_bytes = sum(each.n_bytes for each in self._saved)
         for each in self._saved:
             if n_bytes <= n_bytes_max:
                 break

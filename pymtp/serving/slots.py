@@ -5,6 +5,7 @@ what is sampled.
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from pymtp.engine.session import Session
 from pymtp.engine.snapshot import DamagedState
@@ -47,15 +48,12 @@ class Slots:
         Else, with a `scope`, the slot that holds most of them for it, if that is a good part of what it holds; else an
         empty slot, if there is any, or the one that was left first.
         """
-        if slot is not None:
-            self._free.remove(slot)
-            return slot
-        empty = [slot for slot in self._free if slot not in self._kept]
-        slot = empty[-1] if empty else self._free[0]
-        n_held = {slot: kept.n_held(tokens, scope) for slot, kept in reversed(self._kept.items())}
-        if any(n_held.values()):
-            best = max(n_held, key=n_held.__getitem__)
-            if n_held[best] >= GOOD_PART * len(self._kept[best].tokens):
+        if slot is None:
+            empty = [slot for slot in self._free if slot not in self._kept]
+            slot = empty[-1] if empty else self._free[0]
+            held = [(kept.n_held(tokens, scope), one) for one, kept in reversed(self._kept.items())]
+            n, best = max(held, key=itemgetter(0), default=(0, slot))
+            if n and n >= GOOD_PART * len(self._kept[best].tokens):
                 slot = best
         self._free.remove(slot)
         return slot
