@@ -39,10 +39,17 @@ def prompts_of(value: Any, served: ServedModel) -> list[Sequence[int]]:
     parts = value if isinstance(value, list) else []
     # texts and ids together are parts of one prompt; texts alone are several prompts
     is_one = any(isinstance(part, int) for part in parts) and all(isinstance(part, (int, str)) for part in parts)
-    if parts and not is_one:
-        served.check_number(len(value))
-        return _several(value, served.model, served.settings.image_rows_max)
-    return [_tokens(value, served.model)]
+    values = parts if parts and not is_one else [value]
+    served.check_number(len(values))
+    prompts: list[Sequence[int]] = []
+    n_rows, n_rows_max = 0, served.settings.image_rows_max
+    for each in values:
+        prompts.append(_tokens(each, served.model))
+        n_more = n_image_rows(prompts[-1:])
+        if n_rows and n_more and n_rows + n_more > n_rows_max:  # before the rest of the images is decoded
+            raise invalid(f"the images of all prompts have more than {n_rows_max} tokens together")
+        n_rows += n_more
+    return prompts
 
 
 def mixed_tokens(value: Any, vocabulary: Vocabulary, *, add_special: bool, parse_special: bool = True) -> list[int]:
@@ -64,19 +71,6 @@ def mixed_tokens(value: Any, vocabulary: Vocabulary, *, add_special: bool, parse
 
 def _has_images(value: Any) -> bool:
     return isinstance(value, dict) and bool(value.get("multimodal_data"))
-
-
-def _several(values: list[Any], model: Model, n_rows_max: int) -> list[Sequence[int]]:
-    """The token ids of each. Raises ApiError, as soon as their images have more rows than the queue takes."""
-    prompts: list[Sequence[int]] = []
-    n_rows = 0
-    for value in values:
-        prompts.append(_tokens(value, model))
-        n_more = n_image_rows(prompts[-1:])
-        if n_rows and n_more and n_rows + n_more > n_rows_max:
-            raise invalid(f"the images of all prompts have more than {n_rows_max} tokens together")
-        n_rows += n_more
-    return prompts
 
 
 def _tokens(value: Any, model: Model) -> Sequence[int]:
