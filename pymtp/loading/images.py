@@ -244,11 +244,9 @@ def split_at_markers(text: str, images: Sequence[Image], marker: str = IMAGE_MAR
 
 def _keys(digest: bytes, n_before: int, n_pos: int) -> tuple[int, ...]:
     """Numbers that no other image shares, and no token. `n_before`: images before it in the prompt."""
-    found: list[int] = []
-    for i in range(n_pos):
-        whole = hashlib.sha256(digest + n_before.to_bytes(4, "big") + i.to_bytes(4, "big")).digest()
-        found.append(-1 - (int.from_bytes(whole[:8], "big") >> 2))
-    return tuple(found)
+    begin = digest + n_before.to_bytes(4, "big")
+    hashes = (hashlib.sha256(begin + i.to_bytes(4, "big")).digest() for i in range(n_pos))
+    return tuple(-1 - (int.from_bytes(each[:8], "big") >> 2) for each in hashes)
 
 
 def _read(source: StrPath) -> tuple[str, bytes]:

@@ -63,6 +63,8 @@ def make_sequence(
         params = replace(params, draft_max=drafter.auto_draft_max)
     if params.draft_max == "auto" and params.is_reproducible:
         params = replace(params, draft_max=REPRODUCIBLE_DRAFT_MAX)
+    inside = {position for image in images for position in range(image.position, image.end)}
+    text = [token for position, token in enumerate(prompt) if position not in inside] if images else prompt
     eog = vocabulary.end_of_generation
     needs_thinking = params.grammar is not None or params.reasoning_budget >= 0
     tags = _tags(params, vocabulary) if needs_thinking else None
@@ -76,7 +78,7 @@ def make_sequence(
     sampler = Sampler(
         params.sampling,
         vocabulary,
-        history=_without(prompt, images),
+        history=text,
         banned=sorted(eog) if params.ignore_eos else [],
         grammar=params.grammar,
         grammar_starts=is_over if is_inside and params.grammar else None,
@@ -95,12 +97,6 @@ def make_sequence(
         accept=acceptance_of(params, awaits_grammar=sampler.awaits_grammar),
         images=images,
     )
-
-
-def _without(prompt: list[int], images: Sequence[PlacedImage]) -> list[int]:
-    """The tokens of a prompt that are not those of images."""
-    inside = {position for image in images for position in range(image.position, image.end)}
-    return [token for position, token in enumerate(prompt) if position not in inside] if images else prompt
 
 
 def _draws(params: GenerationParams) -> bool:
