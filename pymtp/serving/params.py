@@ -96,12 +96,10 @@ class GenerationParams:
             object.__setattr__(self, "lora", _checked_scales(self.lora))
         require(isinstance(self.grammar, (str, type(None))), "grammar", "a string of GBNF", self.grammar)
         _check_int("max_tokens", self.max_tokens, -1, "-1 (no limit) or more")
-        if self.logprobs is not None:
-            _check_int("logprobs", self.logprobs, 0, "0 or more")
-            require(not self.forced, "logprobs", "left out where acceptance is forced")
+        require(self.logprobs is None or not self.forced, "logprobs", "left out where acceptance is forced")
         if self.draft_max not in (None, "auto"):
             _check_int("draft_max", self.draft_max, 0, "auto, 0 (no drafts) or more")
-        for name, least in (("slot", 0), ("n_keep", -1)):
+        for name, least in (("logprobs", 0), ("slot", 0), ("n_keep", -1)):
             if getattr(self, name) is not None:
                 _check_int(name, getattr(self, name), least, f"{least} or more")
         lookups = (None, "off", "self", "shared")
