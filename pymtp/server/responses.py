@@ -133,12 +133,10 @@ def _content(content: str | list[Part] | None) -> list[dict[str, Any]]:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    if part.type in ("input_text", "output_text", "text"):
-        return {"type": "text", "text": part.text}
+    if part.type in ("input_text", "output_text", "text", "refusal"):
+        return {"type": "text", "text": part.refusal if part.type == "refusal" else part.text}
     if part.type == "input_image":
         return {"type": "image_url", "image_url": {"url": part.image_url}}
-    if part.type == "refusal":
-        return {"type": "text", "text": part.refusal}
     raise invalid(f"content of the type {part.type!r} is not supported")
 
 
