@@ -153,12 +153,16 @@ async def _events(
     has_begun = False
     try:
         async for answer, text in _pieces(answers):
-            events = _of_piece(reply, answer, text)
             if text is None:
+                events = list(reply.end(answer))
                 served.finish(answer)
+            else:
+                events = [one for n_done in answer.new_progress() for one in reply.progress(answer, n_done)]
+                if text or answer.new_tokens:
+                    events += reply.piece(answer, text)
             if events:
                 has_begun = True
-                yield events
+                yield b"".join(events)
         yield b"".join(reply.close(answers))
     except BaseException as error:
         served.give_up(answers, error)
@@ -167,15 +171,6 @@ async def _events(
         failure = as_api_error(error)
         log("answer failed", level="error", error=str(failure))
         yield event(failure.as_json(path))
-
-
-def _of_piece(reply: Reply, answer: LiveAnswer, text: str | None) -> bytes:
-    if text is None:
-        return b"".join(reply.end(answer))
-    events = [event for n_done in answer.new_progress() for event in reply.progress(answer, n_done)]
-    if text or answer.new_tokens:
-        events += reply.piece(answer, text)
-    return b"".join(events)
 
 
 async def _pieces(answers: Sequence[LiveAnswer]) -> AsyncIterator[tuple[LiveAnswer, str | None]]:
