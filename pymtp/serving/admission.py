@@ -67,10 +67,9 @@ class Admission:
         """Have a job wait. One for a slot that does not exist fails, alone."""
         try:
             self._is_free(job)
+            self.waiting.append(job)
         except InvalidParameter as error:
             job.fail(error)
-        else:
-            self.waiting.append(job)
 
     def remove(self, job: Request) -> None:
         """End a job early and free its slot; nothing happens if it has ended."""

@@ -102,11 +102,10 @@ class PrefixFiles:
 
     def read(self, path: Path) -> bytes | None:
         """The saved sequence of a file, which has been used now; None: it is gone."""
-        try:
+        with suppress(OSError):
             os.utime(path)
             return path.read_bytes().partition(b"\n")[2]
-        except OSError:
-            return None
+        return None
 
     def _by_use(self) -> list[tuple[Path, int]]:
         """All files and their bytes, with those that a process which was killed left under another name."""
