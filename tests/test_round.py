@@ -93,7 +93,7 @@ def test_a_prompt_shares_the_pass_and_samples_nothing_before_its_end() -> None:
     assert rounds[1].tokens == []
     for played in rounds:
         played.share.sequence.advance(played)
-    assert prompt.in_prompt
+    assert prompt.n_to_decode
     assert [outcome.tokens for outcome in drafter.observed] == [rounds[0].tokens]  # nobody asked for the prompt's
     play(session, Scripted([]), (0, running), (1, prompt))
     assert [chunk.logits for chunk in session.passes[-1]] == ["all", "last"]

@@ -48,10 +48,10 @@ class Passes:
         n_left = self._session.n_ubatch
         shares = []
         for slot, one in sequences.items():
-            if n_left > 0 and not one.in_prompt:
+            if n_left > 0 and not one.n_to_decode:
                 shares.append(one.share(slot, n_left))
                 n_left -= shares[-1].n_rows + shares[-1].n_draft
-        prompts = {slot: one for slot, one in sequences.items() if one.in_prompt}
+        prompts = {slot: one for slot, one in sequences.items() if one.n_to_decode}
         n_rows = _rows_of_prompts([one.n_to_decode for one in prompts.values()], max(n_left, 0))
         for slot, one in prompts.items():
             if n_left > 0 and (share := one.share(slot, n_left)).image:

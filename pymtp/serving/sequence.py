@@ -132,14 +132,9 @@ class TokenSequence:
         """Whose sequences share their texts with it for lookup, and it with them; None: nobody's."""
 
     @property
-    def in_prompt(self) -> bool:
-        """Whether tokens of the prompt are still to be decoded."""
-        return self.n_decoded < self._n_given
-
-    @property
     def n_to_decode(self) -> int:
-        """Tokens of the prompt that are still to be decoded."""
-        return self._n_given - self.n_decoded
+        """Tokens of the prompt that are still to be decoded; 0 once it generates."""
+        return max(self._n_given - self.n_decoded, 0)
 
     @property
     def keys(self) -> list[int]:
@@ -159,7 +154,7 @@ class TokenSequence:
     def share(self, slot: int, n_rows_max: int) -> Share:
         """The next share of the sequence in `slot`: at most `n_rows_max` rows of the prompt, or of a round."""
         position = self.n_decoded
-        if self.in_prompt:
+        if self.n_to_decode:
             image = next((each for each in self.images if each.position >= position), None)
             if image and image.position == position:
                 return Share(self, slot, position, image.n_pos, of_prompt=True, samples=False, image=image)
@@ -192,8 +187,7 @@ class TokenSequence:
     def chunk(self, share: Share, proposal: Proposal) -> Chunk:
         """The rows of a share in the pass of the target."""
         tokens = [*self.history[share.position : share.end], *proposal.drafts]
-        logits: Literal["all", "last", "none"] = "last" if share.of_prompt else "all"
-        logits = logits if share.samples else "none"
+        logits: Literal["all", "last", "none"] = "none" if not share.samples else "last" if share.of_prompt else "all"
         return Chunk(tokens, share.position, share.slot, logits, proposal.n_heads > 0, proposal.n_heads)
 
     def judge(self, share: Share, rows: Sequence[Row], proposal: Proposal) -> ShareResult:
@@ -220,7 +214,7 @@ class TokenSequence:
         self.n_decoded = result.n_decoded
         self.history += result.tokens
         self.n_left -= len(result.tokens)
-        if self.in_prompt:
+        if self.n_to_decode:
             return
         if result.ends:
             self.finish_reason = result.ends
