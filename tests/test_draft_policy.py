@@ -426,7 +426,8 @@ def test_hints_that_are_not_sound_are_left(
         assert not policy.costs.known
     path.unlink()
     changes: list[Callable[[], object]] = [path.mkdir, lambda: path.symlink_to(path)]
-    for spoil in [*changes, lambda: monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")]:
+    changes.append(lambda: monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null"))
+    for spoil in changes:
         spoil()
         hints.give_to(policy)
         hints.keep(taught(flat, 0.9))  # has no place, and says nothing
