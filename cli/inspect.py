@@ -84,7 +84,7 @@ def _as_text(found: Inspection, plan: MemoryPlan | None, draft_model: str | None
         _token_rows(found),
         [("side file", _side_file(file, found.trunk_pass_bytes)) for file in found.side_files],
     ]
-    return harmless("\n\n".join(block(rows, width=17) for rows in blocks if rows))
+    return harmless("\n\n".join(filter(None, (block(rows, width=17) for rows in blocks))))
 
 
 def _model_rows(found: Inspection) -> list[tuple[str, str]]:
@@ -92,33 +92,30 @@ def _model_rows(found: Inspection) -> list[tuple[str, str]]:
     types = ", ".join(f"{name} {size_text(size)}" for name, size in found.tensor_types.items())
     alone = "is an assistant" if info.is_assistant else "holds only the MTP heads"
     n_parameters = in_units(info.n_parameters, _UNITS) or str(info.n_parameters)
-    rows = [
+    experts = f"{found.n_experts}, {found.n_experts_used} per token"
+    return [
         ("file", str(info.path) + (f" and {found.n_files - 1} more" if found.n_files > 1 else "")),
         ("name", printable(info.name or "-")),
         ("architecture", printable(info.architecture)),
         ("layers", f"{info.n_layer}" if found.has_trunk else f"none: this file {alone}"),
+        ("experts", experts if found.n_experts else ""),
         ("parameters", f"{n_parameters} in {info.n_tensors} tensors"),
         ("quantisation", f"{info.quantization or 'unnamed'}: {types}"),
         ("size", size_text(info.size_bytes)),
     ]
-    if found.n_experts:
-        rows.insert(4, ("experts", f"{found.n_experts}, {found.n_experts_used} per token"))
-    return rows
 
 
 def _head_rows(found: Inspection, draft_model: str | None) -> list[tuple[str, str]]:
-    info = found.info
-    rows = [
+    info, heads = found.info, found.heads
+    chained = "chained: each head reads the one before it (--mtp-context target: all read the trunk)"
+    read = chained if len(heads) > 1 else "the trunk's hidden states"
+    return [
         ("MTP heads", f"{info.n_heads_declared} in the metadata, {info.n_heads} in the tensors"),
         ("drafting", f"by {draft_model}" if draft_model else found.obstacle or "yes"),
-        *((f"head {i}", _head(head)) for i, head in enumerate(found.heads)),
+        *((f"head {i}", _head(head)) for i, head in enumerate(heads)),
+        ("draft pass", _draft_pass(heads, found.trunk_pass_bytes) if heads else ""),
+        ("context rows", read if heads and found.has_trunk else ""),
     ]
-    if found.heads:
-        rows.append(("draft pass", _draft_pass(found.heads, found.trunk_pass_bytes)))
-    if found.heads and found.has_trunk:
-        chained = "chained: each head reads the one before it (--mtp-context target: all read the trunk)"
-        rows.append(("context rows", chained if len(found.heads) > 1 else "the trunk's hidden states"))
-    return rows
 
 
 def _draft_pass(heads: Sequence[Head], trunk_bytes: int) -> str:
@@ -135,11 +132,11 @@ def _head(head: Head) -> str:
 
 def _context_rows(plan: MemoryPlan) -> list[tuple[str, str]]:
     memory, context = plan.memory, plan.params.context
-    rows = [
+    return [
         ("context", f"{memory.n_ctx} tokens, K {context.type_k}, V {context.type_v}"),
         ("K/V", f"{size_text(memory.kv_bytes)}, and {size_text(memory.heads_kv_bytes)} for the heads"),
+        ("states", size_text(memory.state_bytes) if memory.state_bytes else ""),
     ]
-    return [*rows, *([("states", size_text(memory.state_bytes))] if memory.state_bytes else [])]
 
 
 def _total_rows(found: Inspection, plan: MemoryPlan) -> list[tuple[str, str]]:
@@ -151,25 +148,25 @@ def _total_rows(found: Inspection, plan: MemoryPlan) -> list[tuple[str, str]]:
         memory = plan.memory
         total = size_text(memory.total_bytes + found.info.size_bytes)
         rows = [("compute", f"about {size_text(memory.compute_bytes)}"), ("total", f"about {total} with the weights")]
-    return [*rows, *([("note", plan.note)] if plan.note else [])]
+    return [*rows, ("note", plan.note or "")]
 
 
 def _place(place: Place, n_layer: int) -> str:
     facts = _place_facts(place, n_layer)
     strange = sorted({*place.expert_layers} - {*place.layers})  # experts whose layers are elsewhere
     parts = [
-        *([_named("layer", facts["layers"])] if facts["layers"] else []),
-        *([_named("head", facts["heads"])] if facts["heads"] else []),
-        *(["output"] if place.has_output else []),
-        *(["token embedding"] if place.has_embedding else []),
-        *([f"experts of {_named('layer', strange)}"] if strange else []),
+        _named("layer", facts["layers"]),
+        _named("head", facts["heads"]),
+        "output" if place.has_output else "",
+        "token embedding" if place.has_embedding else "",
+        f"experts of {_named('layer', strange)}" if strange else "",
     ]
     free, where = size_text(facts["free_bytes"]), f" ({printable(place.spot.description)})"
     needed = (
         f"{size_text(place.weight_bytes)} of weights, {size_text(place.cache_bytes)} of cache, "
         f"up to {size_text(place.compute_bytes)} to compute: {size_text(place.needed_bytes)} of {free} free"
     )
-    return f"{', '.join(parts)}; {needed}{where}" if parts else f"nothing; {free} free{where}"
+    return f"{', '.join(filter(None, parts))}; {needed}{where}" if any(parts) else f"nothing; {free} free{where}"
 
 
 def _place_facts(place: Place, n_layer: int) -> dict[str, Any]:
@@ -185,17 +182,16 @@ def _place_facts(place: Place, n_layer: int) -> dict[str, Any]:
 
 
 def _named(what: str, numbers: Sequence[int]) -> str:
-    return f"{what}{'s' * (len(numbers) > 1)} {spans(numbers, ' to ', ', ')}"
+    return f"{what}{'s' * (len(numbers) > 1)} {spans(numbers, ' to ', ', ')}" if numbers else ""
 
 
 def _token_rows(found: Inspection) -> list[tuple[str, str]]:
     info = found.info
-    template = f"{len(info.chat_template)} characters" if info.chat_template else "none"
     return [
         ("trained context", f"{info.n_ctx_train} tokens"),
         ("vocabulary", f"{info.n_vocab} tokens"),
-        ("chat template", template),
-        *([("sampling", _sampling(info.sampling))] if info.sampling else []),
+        ("chat template", f"{len(info.chat_template)} characters" if info.chat_template else "none"),
+        ("sampling", _sampling(info.sampling) if info.sampling else ""),
     ]
 
 

@@ -42,16 +42,14 @@ def stats_block(stats: Stats, acceptance: str, plain_tok_s: float | None, more: 
     ]
     if not stats.drafted:
         return block([*rows, ("drafts", "none")])
-    positions = ", ".join(f"{rate:.0%}" for rate in stats.acceptance_per_position)
-    return block(
-        [
-            *rows,
-            ("drafts", f"{stats.accepted} of {stats.drafted} accepted ({stats.acceptance_rate:.0%}), by {acceptance}"),
-            *([("by position", positions)] if len(stats.acceptance_per_position) > 1 else []),
-            ("rounds", f"{stats.rounds}, of {_number(stats.mean_acceptance_length, '.2f')} tokens each on average"),
-            ("speed-up", speedup_text(stats, plain_tok_s)),
-        ]
-    )
+    positions = [f"{rate:.0%}" for rate in stats.acceptance_per_position]
+    rows += [
+        ("drafts", f"{stats.accepted} of {stats.drafted} accepted ({stats.acceptance_rate:.0%}), by {acceptance}"),
+        ("by position", ", ".join(positions) if len(positions) > 1 else ""),
+        ("rounds", f"{stats.rounds}, of {_number(stats.mean_acceptance_length, '.2f')} tokens each on average"),
+        ("speed-up", speedup_text(stats, plain_tok_s)),
+    ]
+    return block(rows)
 
 
 def speedup_text(stats: Stats, plain_tok_s: float | None) -> str:

@@ -25,7 +25,8 @@ def printable(text: str) -> str:
 
 
 def block(rows: Sequence[tuple[str, str]], width: int = 0) -> str:
-    """A line for each name and value; values begin at `width`, or as far left as all can. At least one row."""
+    """A line for each name and value, if it has one; values begin at `width`, or as far left as all can."""
+    rows = [(name, value) for name, value in rows if value]
     width = width or max(len(name) for name, _ in rows) + 3
     return "\n".join(f"{name + ':':<{width}}{value}" for name, value in rows)
 
