@@ -4,6 +4,7 @@ How queries and keys know positions is a table of what the engine's rotation mak
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +15,8 @@ from pymtp.engine.session import Session
 from pymtp.training.form import Array, Form
 
 
-class Rotation(nn.Module):
-    """Multiplies each number of a query or key, and adds a multiple of another one."""
+class Rotation(NamedTuple):
+    """How positions rotate queries and keys: each number is multiplied, and a multiple of another one is added."""
 
     cos: Tensor
     """What a number is multiplied by, (n_positions, n_head_k)."""
@@ -23,16 +24,6 @@ class Rotation(nn.Module):
     """What the other one is."""
     partners: Tensor
     """Which one that is, (n_head_k,)."""
-
-    def __init__(self, cos: Tensor, sin: Tensor, partners: Tensor) -> None:
-        super().__init__()
-        for name, values in (("cos", cos), ("sin", sin), ("partners", partners)):
-            self.register_buffer(name, values, persistent=False)
-
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x: (..., n_tokens, n_head_k); positions: (n_tokens,)."""
-        cos, sin = (table[positions].to(x.dtype) for table in (self.cos, self.sin))
-        return x * cos + x[..., self.partners] * sin
 
 
 def rotation_of(session: Session, n_head_k: int, n_positions: int) -> Rotation:
@@ -51,7 +42,9 @@ class Head(nn.Module):
 
     def __init__(self, form: Form, tensors: Mapping[str, Array], rotation: Rotation) -> None:
         super().__init__()
-        self.form, self.rotation = form, rotation
+        self.form = form
+        for name, table in rotation._asdict().items():
+            self.register_buffer(name, table, persistent=False)
         self._names = {name: name.replace(".", "_") for name in tensors}
         for name, values in tensors.items():
             self.register_parameter(self._names[name], nn.Parameter(torch.tensor(values)))
@@ -79,10 +72,10 @@ class Head(nn.Module):
     def _attention(self, x: Tensor, step: int, cache: list[tuple[Tensor, Tensor]]) -> Tensor:
         form, n = self.form, x.shape[1]
         positions = torch.arange(n, device=x.device) + step
-        keys = self.rotation(self._heads(x, "k", form.n_kv), positions)
+        keys = self._rotated(self._heads(x, "k", form.n_kv), positions)
         cache.append((keys, keys[..., : form.n_head_v] if form.value_in_key else self._heads(x, "v", form.n_kv)))
         # (texts, n_kv, heads of a key, n, n_head_k)
-        queries = self.rotation(self._heads(x, "q", form.n_head), positions).unflatten(1, (form.n_kv, -1))
+        queries = self._rotated(self._heads(x, "q", form.n_head), positions).unflatten(1, (form.n_kv, -1))
         later = torch.full((n, n), -torch.inf, device=x.device).triu(1)
         scores = (queries.flatten(2, 3) @ cache[0][0].transpose(-1, -2)).unflatten(2, (-1, n))
         own = [(queries * keys[:, :, None]).sum(-1, keepdim=True) for keys, _ in cache[1:]]
@@ -98,6 +91,11 @@ class Head(nn.Module):
         bias = getattr(self, f"attn_{which}_bias", None)
         x = F.linear(x, self._of(f"attn_{which}"), bias).unflatten(-1, (n_head, -1)).transpose(1, 2)
         return self._norm(x, f"attn_{which}_norm") if hasattr(self, f"attn_{which}_norm_weight") else x
+
+    def _rotated(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x: (..., n_tokens, n_head_k); positions: (n_tokens,)."""
+        cos, sin = (self.get_buffer(name)[positions].to(x.dtype) for name in ("cos", "sin"))
+        return x * cos + x[..., self.get_buffer("partners")] * sin
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         return F.rms_norm(x.float(), x.shape[-1:], self._of(name).float(), self.form.eps)
