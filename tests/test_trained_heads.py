@@ -360,7 +360,7 @@ def test_a_disk_that_fills_is_one_line_and_keeps_what_there_is(tmp_path: Path) -
 
     filled = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], stdout=subprocess.PIPE, text=True, check=True)
     path = tmp_path / "rows.bin"
-    assert filled.stdout == f"ModelError {path}: File too large; free some room and repeat the command\n"
+    assert filled.stdout == f"ModelError cannot write {path}: File too large; free some room and repeat the command\n"
     again = Rows(tmp_path, 4)
     assert again.lengths == [3] and path.stat().st_size == 3 * again.kind.itemsize
 

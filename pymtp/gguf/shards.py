@@ -8,7 +8,7 @@ import re
 import stat
 from pathlib import Path
 
-from pymtp.errors import ModelError
+from pymtp.errors import ModelError, explained
 from pymtp.gguf.header import MAGIC, HeaderError, Shard, read_header
 
 SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
@@ -50,10 +50,9 @@ def part_names(first: str) -> list[str]:
 def read_single(path: Path) -> Shard:
     """Read and check one file: a part of a model, or what goes with it and is never split, such as an adapter."""
     try:
-        _check_kind(path)
-        shard = read_header(path)
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror or error}; check its permissions") from error
+        with explained(f"read {path}", "check its permissions", ModelError):
+            _check_kind(path)
+            shard = read_header(path)
     except HeaderError as error:
         raise ModelError(f"{path} {error}") from error
     needed = max((tensor.offset + tensor.size_bytes for tensor in shard.tensors), default=shard.header_bytes)

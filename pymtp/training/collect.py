@@ -57,12 +57,10 @@ class Rows:
         """Keep one text. Raises ModelError if that fails."""
         rows = np.empty(len(tokens), self.kind)
         rows["token"], rows["hidden"] = tokens, hidden
-        try:
+        with explained(f"write {self.path}", "free some room and repeat the command", ModelError):
             for path, values in ((self.path, rows), (self._ends, np.array([len(tokens)], "<i4"))):
                 with path.open("ab") as file:
                     file.write(values.tobytes())
-        except OSError as error:
-            raise ModelError(f"{self.path}: {error.strerror}; free some room and repeat the command") from error
         self.lengths.append(len(tokens))
 
 
