@@ -273,10 +273,7 @@ class Session(Snapshots):
         self._draft_tokens, self.n_draft_vocab = None, n_first
 
     def limit_drafts_to(
-        self,
-        tokens: Sequence[int],
-        matrices: Sequence[npt.NDArray[np.uint8]],
-        type_id: int | None = None,
+        self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]], type_id: int | None = None
     ) -> None:
         """Draft only `tokens`; a range stands for the first ones.
 
