@@ -122,10 +122,8 @@ def rows(results: Results) -> list[Row]:
 
 def _by_category(samples: Sequence[Sample]) -> Iterator[tuple[str, list[Sample]]]:
     names = list(dict.fromkeys(sample.category for sample in samples))
-    if len(names) > 1:
-        yield ALL, list(samples)
-    for name in names:
-        yield name, [sample for sample in samples if sample.category == name]
+    for name in [ALL, *names] if len(names) > 1 else names:
+        yield name, [sample for sample in samples if name in (ALL, sample.category)]
 
 
 def _rows_of_arms(common: dict[str, Any], test: Workload, category: str, samples: Sequence[Sample]) -> Iterator[Row]:
