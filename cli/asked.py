@@ -134,9 +134,9 @@ def escaped(text: str) -> str:
 
 def _bias(text: str) -> tuple[int, float]:
     """Parse `15043+1` or `15043-inf`, as llama.cpp writes it."""
-    sign = next((i for i, char in enumerate(text) if i and char in "+-"), 0)
     try:
-        return int(text[:sign]) if sign > 0 else int(""), float(text[sign:])
+        token, sign, bias = re.split("([+-])", text, maxsplit=1)
+        return int(token), float(sign + bias)
     except ValueError:
         raise InvalidParameter("logit_bias", "TOKEN_ID+BIAS or TOKEN_ID-BIAS", value=text) from None
 
