@@ -5,25 +5,22 @@ Owns the drawing. Knows how much is done of how much; nothing about what it is.
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
 from .output import can_redraw
 
-Show = Callable[[float, float], object]
-"""Called with the amount done and the total."""
+Show = Callable[..., object]
+"""Called with the amount done and the total; 1: it is left out."""
 
 
-@contextmanager
-def loading(path: str | None) -> Iterator[Callable[[float], object] | None]:
-    """Yield a function to call with the share of the model that is loaded, 0 to 1; None without a terminal.
+def loading(path: str | None) -> AbstractContextManager[Show | None]:
+    """Yields a function to call with the share of the model that is loaded, 0 to 1; None without a terminal.
 
     The line disappears once all is loaded, or on leaving the context.
     """
-    name = Path(path).name if path else "the embedded model"
-    with _line(f"loading {name}", "{task.percentage:>3.0f}%") as show:
-        yield (lambda share: show(share, 1)) if show else None
+    return _line(f"loading {Path(path).name if path else 'the embedded model'}", "{task.percentage:>3.0f}%")
 
 
 @contextmanager
@@ -38,7 +35,7 @@ def _line(what: str, numbers: str) -> Iterator[Show | None]:
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
     task = progress.add_task(what, total=1)
 
-    def show(done: float, total: float) -> None:
+    def show(done: float, total: float = 1) -> None:
         if done >= total:
             progress.stop()
             return
