@@ -229,7 +229,7 @@ def test_drafts_that_the_target_never_emits_are_never_accepted(accept: Acceptanc
     assert play.mean_accepted == 0
 
 
-@pytest.mark.parametrize("accept", REJECTION, ids=str)
+@pytest.mark.parametrize("accept", REJECTION, ids=lambda each: each.name)
 @pytest.mark.parametrize("n_draft", [1, 2, 3, 4])
 def test_drafts_from_the_targets_own_distribution_are_all_accepted(accept: Acceptance, n_draft: int) -> None:
     target = random_pair(5).target
@@ -267,7 +267,7 @@ def test_every_row_sees_the_history_of_plain_decoding(accept: Acceptance, draws:
     assert play.mean_accepted > 0.4
 
 
-@pytest.mark.parametrize("accept", REJECTION, ids=str)
+@pytest.mark.parametrize("accept", REJECTION, ids=lambda each: each.name)
 def test_rejection_works_with_xtc(accept: Acceptance) -> None:
     """XTC draws the same at a position in every round that reaches it: rows after the end of a block judge it too."""
     params = replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.15)
@@ -355,7 +355,7 @@ def logits(*probs: float) -> np.ndarray:
         return np.log(np.array(probs, np.float32))
 
 
-@pytest.mark.parametrize("accept", REJECTION, ids=str)
+@pytest.mark.parametrize("accept", REJECTION, ids=lambda each: each.name)
 def test_a_draft_of_probability_0_is_rejected(accept: Acceptance) -> None:
     row = logits(0.1, 0.1, 0.8)
     for seed in range(50):
@@ -365,7 +365,7 @@ def test_a_draft_of_probability_0_is_rejected(accept: Acceptance) -> None:
         assert verdict.tokens == [2]  # the residual has nothing else
 
 
-@pytest.mark.parametrize("accept", REJECTION, ids=str)
+@pytest.mark.parametrize("accept", REJECTION, ids=lambda each: each.name)
 def test_an_empty_residual_falls_back_to_the_target(accept: Acceptance) -> None:
     """The draft has probability 0, and its distribution is the target's own."""
     row = logits(0.7, 0.3, 0)
@@ -389,7 +389,7 @@ def says(*tokens: int) -> list[np.ndarray]:
     return list(np.eye(10, dtype=np.float32)[list(tokens)])
 
 
-@pytest.mark.parametrize("accept", [MATCH, *REJECTION], ids=str)
+@pytest.mark.parametrize("accept", [MATCH, *REJECTION], ids=lambda each: each.name)
 @pytest.mark.parametrize(
     ("target", "drafts", "emitted", "n_accepted"),
     [
@@ -426,7 +426,7 @@ def test_match_needs_one_row_more_than_drafts() -> None:
         MATCH(Sampler(GREEDY, n_vocab=10), Verified(says(1, 2), (1, 2)))
 
 
-@pytest.mark.parametrize("accept", REJECTION, ids=str)
+@pytest.mark.parametrize("accept", REJECTION, ids=lambda each: each.name)
 def test_a_round_without_drafts_draws_only_its_token(accept: Acceptance) -> None:
     row = np.random.default_rng(1).standard_normal(50).astype(np.float32)
     params = SamplingParams(temperature=2, seed=5)

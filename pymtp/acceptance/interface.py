@@ -4,7 +4,6 @@ A method takes the target's rows after the newest token and after each draft, an
 """
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from pymtp.engine.session import Row
@@ -52,7 +51,6 @@ class Acceptance(Protocol):
         """Accept or reject the drafts; the sampler's history gets the emitted tokens."""
 
 
-@dataclass(frozen=True)
 class Match:
     """Sample the target row by row, and accept drafts up to the first that differs from the sampled token.
 
@@ -60,7 +58,7 @@ class Match:
     in plain decoding. So the same seed gives the same text as plain decoding.
     """
 
-    name: str = "match"
+    name = "match"
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         rows, drafts, _, stop, keep = verified

@@ -1,7 +1,6 @@
 """Speculative sampling: accepts drawn drafts at random, so that the output keeps the target's distribution."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pymtp.acceptance.interface import MATCH, Verdict, Verified
 from pymtp.errors import NothingAllowed
@@ -9,7 +8,6 @@ from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
 
 
-@dataclass(frozen=True)
 class TokenwiseRejection:
     """Accept a draft with probability min(1, target / draft), else sample the residual distribution.
 
@@ -17,7 +15,7 @@ class TokenwiseRejection:
     these a draft counts as certain (one-hot), which is lossless as well.
     """
 
-    name: str = "rejection (token-wise)"
+    name = "rejection (token-wise)"
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         tokens: list[int] = []
@@ -40,14 +38,13 @@ class TokenwiseRejection:
         return _with_bonus(sampler, verified, tokens, targets)
 
 
-@dataclass(frozen=True)
 class BlockRejection:
     """Decide about all drafts together: on average, never accepts fewer of them than token-wise rejection.
 
     Block verification: arXiv 2403.10444, algorithm 2.
     """
 
-    name: str = "rejection"
+    name = "rejection"
 
     def __call__(self, sampler: Sampler, verified: Verified) -> Verdict:
         drafts = verified.drafts
