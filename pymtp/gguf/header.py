@@ -170,19 +170,16 @@ class _Cursor:
         type_id, length = self._number(_U32), self._number(_U64)
         array = ArrayLength(length, type_id, self._at)
         if type_id == _STRING:
-            self._skip_strings(length)
+            # this runs once for each token of the vocabulary: locals, no method calls
+            unpack, data, at = _U64.unpack_from, self._data, self._at
+            for _ in range(length):
+                at += 8 + unpack(data, at)[0]
+            self._at = at
         else:
             self._at += _scalar(type_id).size * length
         if self._at > len(self._data):
             raise HeaderTruncated
         return array
-
-    def _skip_strings(self, count: int) -> None:
-        # this runs once for each token of the vocabulary: locals, no method calls
-        unpack, data, at = _U64.unpack_from, self._data, self._at
-        for _ in range(count):
-            at += 8 + unpack(data, at)[0]
-        self._at = at
 
     def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
         """Name, shape, type, and offset in the data of a tensor."""
