@@ -86,7 +86,8 @@ def quantize_heads(
     need_heads(model)
     check_target(out, [shard.path for shard in model.shards], force=force)
     of_heads = {name: name.split(".", 2)[2] for name in model.tensors if name.startswith(model.head_prefixes)}
-    parts = {name: part for name, part in of_heads.items() if _can_change(part, model.tensors[name].shape)}
+    matrices = {name: part for name, part in of_heads.items() if len(model.tensors[name].shape) > 1}
+    parts = {name: part for name, part in matrices.items() if part.endswith(".weight") and not _KEPT.search(part)}
     for pattern, _ in types.tensor_type:
         allowed = f"a regular expression of a matrix of the heads ({', '.join([*parts][:3])}, ...)"
         require(any(re.search(pattern, name) for name in parts), "tensor_type", allowed, pattern)
@@ -104,11 +105,6 @@ def quantize_heads(
         metadata.set_number("general.quantization_version", 2)
     write_gguf(out, metadata, tensors, on_write)
     return changes
-
-
-def _can_change(part: str, shape: Sequence[int]) -> bool:
-    """Whether a tensor of a head, by its name in the layer, is a matrix that can get another type."""
-    return len(shape) > 1 and part.endswith(".weight") and not _KEPT.search(part)
 
 
 def _changed(tensor: TensorInfo, name: str | None, changes: list[Change]) -> Tensor:
