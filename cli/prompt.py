@@ -33,7 +33,9 @@ def split_positionals(
             raise typer.BadParameter(f"with -m or -hf the only argument is the prompt; leave out {second!r}")
         _check_prompt(first)
         return model, first
-    if second is None and first is not None and not _names_a_model(first):
+    # os.path.exists takes any prompt, empty or too long for a file name; one may end with the name of a model
+    is_model = first is not None and (os.path.exists(first) or (first.endswith(".gguf") and " " not in first))
+    if second is None and not is_model:
         return None, first
     _check_prompt(second)
     return first, second
@@ -55,12 +57,6 @@ def read_prompt(argument: str | None, file: str | None) -> str:
     if not prompt:
         raise CommandError("the prompt is empty; give one as an argument, with -f FILE, or on stdin")
     return prompt
-
-
-def _names_a_model(text: str) -> bool:
-    # os.path.exists accepts what Path rejects or misreads: an empty prompt, one too long for a file name. A prompt may
-    # end with the name of a model.
-    return os.path.exists(text) or (text.endswith(".gguf") and " " not in text)
 
 
 def _checked(argument: str) -> str:
