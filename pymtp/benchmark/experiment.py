@@ -5,6 +5,7 @@ Owns the order in which arms take turns. Knows no loaded model, and no clock.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -91,10 +92,8 @@ def make_arms(
     arms: dict[Arm, None] = {}
     for temperature in temperatures:
         arms[Arm(0, temperature)] = None
-        for k in draft_max:
-            for method in accept if k else ():
-                for rate in forced_rates:
-                    arms[Arm(k, temperature, method, rate)] = None
+        for k, method, rate in product([k for k in draft_max if k], accept, forced_rates):
+            arms[Arm(k, temperature, method, rate)] = None
     return tuple(arms)
 
 

@@ -88,17 +88,14 @@ def measure(
         n_threads = native_params(variant.context, 0).n_threads
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         results.subjects[variant] = Subject(info, sha256(variant.path), n_threads, n_ctx, now)
-        # one after the other: with little memory, two would not fit
-        for with_mtp in (False, True) if drafts else (False,):
-            if drafts and not with_mtp and not any(work.test.n_prompt for work in works):
-                continue  # only prompts are measured without MTP
+        # one after the other: with little memory, two would not fit; without MTP, prompts alone if there are drafts
+        needs_plain = not drafts or any(work.test.n_prompt for work in works)
+        for with_mtp in [False] * needs_plain + [True] * drafts:
             memory, n_draft = ("memory_bytes", experiment.draft_max) if with_mtp else ("memory_without_mtp_bytes", 0)
             on_step(Step(f"loading {variant.path.name}" + ", with MTP" * with_mtp))
             with _load(variant, n_ctx, n_draft, by_heads=info.has_heads) as model:
-                if model.room_note:
-                    results.note(f"{variant.path.name}: {model.room_note}")
-                if with_mtp and model.draft_note:
-                    results.note(f"{variant.path.name}: {model.draft_note}")
+                for note in filter(None, (model.room_note, model.draft_note if with_mtp else None)):
+                    results.note(f"{variant.path.name}: {note}")
                 stage = _Stage(experiment, variant, model, prompts_only=drafts and not with_mtp)
                 yield from stage.play(works, results, on_step)
                 used: dict[str, Any] = {memory: _memory_bytes(model)}
