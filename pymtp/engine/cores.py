@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Set
+from contextlib import suppress
 from pathlib import Path
 
 _LINUX = Path("/sys/devices/system/cpu")
@@ -16,15 +17,12 @@ def usable_processors() -> frozenset[int]:
 
 def n_cores(cpus: Path = _LINUX, among: Set[int] | None = None) -> int:
     """Physical cores among these processors; None: among those that the process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        allowed = usable_processors() if among is None else among
-        try:
-            # processors of one core list each other
-            return len({(cpus / f"cpu{i}" / "topology" / "thread_siblings_list").read_bytes() for i in allowed})
-        except OSError:
-            return len(allowed)
-    if among is not None:
-        return len(among)
+    allowed = usable_processors() if among is None else among
+    with suppress(OSError):  # another system than Linux
+        # processors of one core list each other
+        return len({(cpus / f"cpu{i}" / "topology" / "thread_siblings_list").read_bytes() for i in allowed})
+    if among is not None or hasattr(os, "sched_getaffinity"):
+        return len(allowed)
     import psutil  # takes as long as loading a small model
 
     return psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
