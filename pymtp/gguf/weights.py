@@ -81,8 +81,7 @@ def trimmed_output(info: GgufInfo) -> "tuple[list[int], list[npt.NDArray[np.uint
         what = f"does not list distinct tokens of a vocabulary of {info.n_vocab}"
         raise ModelError(f"{info.draft_model}: {DRAFT_TOKENS} {what}; convert it again")
     own = [f"blk.{info.n_layer + head}.nextn.shared_head_head.weight" for head in range(info.n_heads)]
-    used = [name if name in tensors else "output.weight" for name in own]
-    matrices = [tensors[name] for name in used if name in tensors]
+    matrices = [found for name in own if (found := tensors.get(name) or tensors.get("output.weight"))]
     if len(matrices) < info.n_heads or len({matrix.type_id for matrix in matrices}) > 1:
         raise ModelError(f"{info.draft_model}: not every head has an output matrix of the same type; convert it again")
     rows = [_mapped(matrix).reshape(len(tokens), -1) for matrix in matrices]
