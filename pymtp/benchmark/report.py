@@ -112,9 +112,9 @@ def _side_by_side(rows: Sequence[Row]) -> list[str]:
 
 
 def _memory(row: Row) -> list[str]:
-    sizes = [(row.memory_bytes, "with MTP"), (row.memory_without_mtp_bytes, "without")]
-    known = [f"{_mib(size)} {what}" for size, what in sizes if size is not None]
-    known = known if row.memory_bytes is not None else [text.removesuffix(" without") for text in known]
+    without = " without" if row.memory_bytes is not None else ""
+    sizes = [(row.memory_bytes, " with MTP"), (row.memory_without_mtp_bytes, without)]
+    known = [f"{_mib(size)}{what}" for size, what in sizes if size is not None]
     place = f"Memory, with a context of {row.n_ctx} tokens"
     return [fill(f"{place}: {', '.join(known)} ({_MEMORY_EXPLAINED}).")] if known else []
 
