@@ -27,8 +27,6 @@ _NOT_A_MODEL = re.compile(r"mmproj|imatrix|^(mtp|eagle3|dflash|dspark)-", re.IGN
 _HEADS = re.compile(r"mtp-.*\.gguf")
 _SAFE = re.compile(r"[^\x00-\x1f\\:]+")
 _SHOWN = 12
-
-
 _HEADER_BYTES = 256 << 20
 """The most of a file that may be its header."""
 
