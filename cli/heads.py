@@ -44,8 +44,9 @@ def train(own: Values) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for PyTorch's threads, where others want the cores too
     from pymtp.training import TrainParams, train_head
 
-    values = {name: getattr(own, name) for name in ("init", "minutes", "n_rows", "n_steps", "type", "n_threads")}
-    params = TrainParams(data=tuple(own.data), device=own.device, seed=own.seed, **values)
+    from .asked import given_for
+
+    params = TrainParams(**given_for(TrainParams, own))
     with cleaning_up():
         path = train_head(own.model, own.output, params=params, force=own.force, on_progress=print_stderr)
     print_note(f"wrote {path}, {size_text(path.stat().st_size)}; what it gains:")
