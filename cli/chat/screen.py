@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 from pymtp import Answer
 
@@ -98,18 +99,15 @@ class Screen:
 def status_line(answer: Answer, columns: int) -> str:
     """One line of figures about a finished answer: as many as fit."""
     stats = answer.stats
-    parts = [f"{stats.generation_tok_s:.0f} tok/s"] if stats.generation_tok_s is not None else []
     n = stats.generated_tokens
     cut = f" ({CUT[answer.finish_reason]})" if answer.finish_reason in CUT else ""
-    parts.append(f"{n} token{'s' * (n != 1)}{cut}")
-    if stats.drafted:
+    parts = [
+        f"{stats.generation_tok_s:.0f} tok/s" if stats.generation_tok_s is not None else "",
+        f"{n} token{'s' * (n != 1)}{cut}",
         # counts beside the tokens of the whole text: 1 of 1 is not mistaken for a share of it
-        parts.append(f"drafts {stats.accepted} of {stats.drafted} accepted")
-    parts.append(f"prompt {answer.n_prompt - answer.n_cached} + {answer.n_cached} cached")
-    if stats.drafted:
-        parts.append(f"{stats.mean_acceptance_length:.2f} tokens per round")
-    line = ", ".join(parts)
-    while len(line) + 2 >= columns and len(parts) > 1:
-        parts.pop()
-        line = ", ".join(parts)
-    return f"[{line}]"
+        f"drafts {stats.accepted} of {stats.drafted} accepted" if stats.drafted else "",
+        f"prompt {answer.n_prompt - answer.n_cached} + {answer.n_cached} cached",
+        f"{stats.mean_acceptance_length:.2f} tokens per round" if stats.drafted else "",
+    ]
+    lines = [f"[{', '.join(shown)}]" for shown in accumulate([part] for part in parts if part)]
+    return next((line for line in reversed(lines) if len(line) < columns), lines[0])
