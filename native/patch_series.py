@@ -42,15 +42,8 @@ def write_patch(folder: Path, number: int, title: str, header: str, diff: str) -
 def header_fields(header: str) -> dict[str, list[str]]:
     """A header's fields, each a list of lines; a field may be repeated, and an indented line continues it."""
     fields: dict[str, list[str]] = {}
-    name = ""
-    for line in header.splitlines():
-        start = re.match(r"([A-Z][a-z-]*):\s*(.*)", line)
-        if start:
-            name = start[1]
-            fields.setdefault(name, [])
-        text = start[2] if start else line.strip()
-        if name and text:
-            fields[name].append(text)
+    for name, text in re.findall(r"(?ms)^([A-Z][a-z-]*):(.*?)(?=^[A-Z][a-z-]*:|\Z)", header):
+        fields.setdefault(name, []).extend(filter(None, map(str.strip, text.splitlines())))
     return fields
 
 
