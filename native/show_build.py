@@ -16,33 +16,20 @@ STEP = re.compile(r"\[ *(\d+)/(\d+)\]|\[ *(\d+)%\]")
 N_LAST_LINES = 30
 
 
-class Progress:
-    """One line that changes, on a terminal; elsewhere a line for each tenth."""
-
-    def __init__(self) -> None:
-        self._start, self._shown = time.monotonic(), -1
-
-    def show(self, line: str) -> None:
-        step = STEP.search(line)
-        if step is None:
-            return
-        percent = int(step[3]) if step[3] else 100 * int(step[1]) // int(step[2])
-        shown = percent if sys.stdout.isatty() else percent // 10 * 10
-        if shown > self._shown:
-            self._shown = shown
-            before, after = ("\r", "") if sys.stdout.isatty() else ("", "\n")
-            seconds = time.monotonic() - self._start
-            print(f"{before}pymtp: compiling, {shown} % after {seconds:.0f} s", end=after, flush=True)
-
-    def end(self) -> None:
-        if self._shown >= 0 and sys.stdout.isatty():
-            print(flush=True)
+def percent_of(line: str) -> int:
+    """How far the build is, of a line that says so; else -1."""
+    step = STEP.search(line)
+    if step is None:
+        return -1
+    return int(step[3]) if step[3] else 100 * int(step[1]) // int(step[2])
 
 
 def main() -> int:
     log, *command = sys.argv[1:]
     last: deque[str] = deque(maxlen=N_LAST_LINES)
-    progress = Progress()
+    start, shown, is_terminal = time.monotonic(), -1, sys.stdout.isatty()
+    # one line that changes, on a terminal; elsewhere a line for each tenth
+    step, begin, end = (1, "\r", "") if is_terminal else (10, "", "\n")
     # pip hands on the compiler's lines, and would do so in large blocks
     env, pipe = {**os.environ, "PYTHONUNBUFFERED": "1"}, subprocess.PIPE
     with (
@@ -53,11 +40,14 @@ def main() -> int:
         for line in run.stdout:
             file.write(line)
             last.append(line)
-            progress.show(line)
-    progress.end()
+            if (percent := percent_of(line) // step * step) > shown:
+                shown, seconds = percent, time.monotonic() - start
+                print(f"{begin}pymtp: compiling, {shown} % after {seconds:.0f} s", end=end, flush=True)
+    if shown >= 0 and is_terminal:
+        print(flush=True)
     if run.returncode:
-        shown = [line.lstrip() for line in last if line.lstrip().startswith("pymtp: ")] or last
-        print(*shown, f"pymtp: the build failed; {log} has all of its output\n", sep="", end="", file=sys.stderr)
+        why = [line.lstrip() for line in last if line.lstrip().startswith("pymtp: ")] or last
+        print(*why, f"pymtp: the build failed; {log} has all of its output\n", sep="", end="", file=sys.stderr)
     return run.returncode
 
 
