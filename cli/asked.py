@@ -70,12 +70,11 @@ _GENERATION = (
 """Flags that are fields of GenerationParams as they are."""
 
 
-Asked = Callable[[Mapping[str, object]], "pymtp.GenerationParams"]
-"""Makes the parameters for a model of the sampling that its GGUF recommends, see GgufInfo. Raises InvalidParameter."""
+def asked_of(flags: Values, **others: Any) -> Callable[[Mapping[str, object]], "pymtp.GenerationParams"]:
+    """Makes what the flags ask for, of the sampling that a model's GGUF recommends (see GgufInfo).
 
-
-def asked_of(flags: Values, **others: Any) -> Asked:
-    """What the flags ask for. `others`: fields of GenerationParams. Raises InvalidParameter."""
+    `others`: fields of GenerationParams. Raises InvalidParameter, as what it returns does.
+    """
     sampling = {name: value for name, value in given_for(SamplingParams, flags).items() if value != []}
     if flags.seed == -1:
         sampling["seed"] = None
