@@ -43,14 +43,12 @@ def bench(own: Values) -> None:
     arms = make_arms(own.draft_max, own.temperature, own.accept, own.synthetic or [None])
     experiment = Experiment(variants, _tests(own), arms, own.n_repeat, warms_up=not own.no_warmup)
     _check(experiment)
-    progress = own.progress
-    if progress is None:
-        progress = sys.stderr is not None and sys.stderr.isatty()
-    if progress:
+    is_shown = sys.stderr is not None and sys.stderr.isatty() if own.progress is None else own.progress
+    if is_shown:
         note_embedded(own.model or own.hf or next(iter(own.model_file), None))
     results = Results()
     try:
-        stopped = _measure(experiment, texts, results, is_shown=progress)
+        stopped = _measure(experiment, texts, results, is_shown=is_shown)
     finally:
         # also after a run that fails halfway
         _show(results, output, own)
