@@ -5,7 +5,7 @@ Knows nothing of models.
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,9 +37,8 @@ def devices(rpc: Sequence[str] = ()) -> list[Device]:
     """All devices, those of RPC servers (host:port) first. Raises RemoteError for a server that cannot be used."""
     found: list[Device] = []
     for endpoint in rpc:
-        link = RpcLink(endpoint)
-        found += [describe(each) for each in link.devices]
-        link.close()
+        with closing(RpcLink(endpoint)) as link:
+            found += [describe(each) for each in link.devices]
     return found + [describe(each) for each in _natives()]
 
 

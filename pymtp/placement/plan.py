@@ -3,6 +3,7 @@
 Opens no model and no session.
 """
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -42,13 +43,10 @@ def plan(path: StrPath, params: Params) -> MemoryPlan:
     Raises what Model does for a file, devices and buffer types.
     """
     info, choice = choose_drafter(read_model(path, dict(params.model.override_kv)), params.drafting)
-    target = LoadTarget(params.model, info)
-    try:
+    with closing(LoadTarget(params.model, info)) as target:
         found = plan_memory(info, params, choice, target)
-        note = found.note if found.places else "which device gets which part of a tensor is not computed (--split-mode)"
-        return replace(found, note=note)
-    finally:
-        target.close()
+    note = found.note if found.places else "which device gets which part of a tensor is not computed (--split-mode)"
+    return replace(found, note=note)
 
 
 def plan_memory(info: GgufInfo, params: Params, choice: DraftChoice, target: LoadTarget) -> MemoryPlan:
