@@ -15,13 +15,8 @@ OWN_KEYS = ("block_count", "nextn_predict_layers")
 """How the keys end that always differ between a model and its heads."""
 # describe the keys and values that an assistant reads
 _KV_KEYS = (
-    "attention.key_length",
-    "attention.key_length_swa",
-    "attention.sliding_window",
-    "rope.dimension_count",
-    "rope.dimension_count_swa",
-    "rope.freq_base",
-    "rope.freq_base_swa",
+    *("attention.key_length", "attention.key_length_swa", "attention.sliding_window"),
+    *("rope.dimension_count", "rope.dimension_count_swa", "rope.freq_base", "rope.freq_base_swa"),
 )
 
 
