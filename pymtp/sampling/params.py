@@ -201,10 +201,10 @@ def as_texts(name: str, values: Iterable[str]) -> tuple[str, ...]:
 
 def _checked_biases(biases: Mapping[int, float] | Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     pairs = as_tuple("logit_bias", biases.items() if isinstance(biases, Mapping) else biases)
-    if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
-        raise InvalidParameter("logit_bias", "token ids with numbers: {15043: 1.5}", value=biases)
+    are_pairs = all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs)
+    require(are_pairs, "logit_bias", "token ids with numbers: {15043: 1.5}", biases)
     for token, bias in pairs:
-        if not (isinstance(token, int) and token >= 0 and isinstance(bias, (int, float)) and bias < math.inf):
-            raise InvalidParameter("logit_bias", "token ids with numbers below infinity", value=(token, bias))
+        is_bias = isinstance(token, int) and token >= 0 and isinstance(bias, (int, float)) and bias < math.inf
+        require(is_bias, "logit_bias", "token ids with numbers below infinity", (token, bias))
     require(len({token for token, _ in pairs}) == len(pairs), "logit_bias", "one number per token id")
     return pairs
