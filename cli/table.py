@@ -36,7 +36,7 @@ _PLACING = f"{_LOADING} inspect"
 _HEADS = "extract attach quantize train"
 
 
-def _sampling(name: str, usage: str, parse: parsers.Parser, help: str, **more: Any) -> Flag:
+def _sampling(parse: parsers.Parser, name: str, usage: str, help: str, **more: Any) -> Flag:
     """A flag without a default, as a model may recommend other values than SamplingParams has: its help shows those."""
     default = getattr(SamplingParams, name, None)
     return _flag(name, usage, parse, help + f"  [default: {default}]" * isinstance(default, (int, float)), **more)
@@ -47,8 +47,8 @@ _run, _serve = partial(Flag, on="run"), partial(Flag, on="serve")
 _train = partial(Flag, on="train")
 _load, _place = partial(Flag, on=_LOADING), partial(Flag, on=_PLACING)
 _bench, _lists = partial(Flag, on="bench"), partial(Flag, on="bench", is_list=True)
-_number = partial(_sampling, parse=number(float))
-_count = partial(_sampling, parse=number(int))
+_number = partial(_sampling, number(float))
+_count = partial(_sampling, number(int))
 
 # fmt: off
 TABLE: dict[str, list[Flag]] = {
@@ -324,12 +324,12 @@ TABLE: dict[str, list[Flag]] = {
               help="Same, at rates that give a mean acceptance length of L."),
     ],
     "Sampling": [
-        _number("temperature", "--temp --temperature T", help="Temperature; 0: greedy."),
+        _number("temperature", "--temp --temperature T", "Temperature; 0: greedy."),
         _lists("temperature", "--temp --temperature T,...", numbers(0, 100, "0 or more"),
                "Temperature; 0: greedy.", default=("0",)),
-        _count("top_k", "--top-k N", help="Keep the N most likely tokens; 0: all."),
-        _number("top_p", "--top-p P", help="Keep the top tokens whose probabilities sum to P; 1: all."),
-        _number("min_p", "--min-p P", help="Drop tokens less likely than P times the top one; 0: none."),
+        _count("top_k", "--top-k N", "Keep the N most likely tokens; 0: all."),
+        _number("top_p", "--top-p P", "Keep the top tokens whose probabilities sum to P; 1: all."),
+        _number("min_p", "--min-p P", "Drop tokens less likely than P times the top one; 0: none."),
         _flag("seed", "-s --seed N", integer(-1, 2**32 - 1), "Seed; -1: random.  [default: random]"),
         _flag("samplers", "--samplers NAMES", str,
               f"The sampler chain, separated by ';', from {', '.join(SAMPLERS)}.  [default: as llama.cpp]"),
@@ -339,35 +339,33 @@ TABLE: dict[str, list[Flag]] = {
               "Add BIAS to the logit of a token id; may be given several times.", many=True),
     ],
     "More samplers": [
-        _number("typical_p", "--typical --typical-p P", help="Locally typical sampling; 1: off."),
+        _number("typical_p", "--typical --typical-p P", "Locally typical sampling; 1: off."),
         _number("top_n_sigma", "--top-nsigma --top-n-sigma N",
-                help="Keep logits within N standard deviations of the highest; -1: off."),
-        _number("xtc_probability", "--xtc-probability P", help="Probability that XTC is applied; 0: off."),
+                "Keep logits within N standard deviations of the highest; -1: off."),
+        _number("xtc_probability", "--xtc-probability P", "Probability that XTC is applied; 0: off."),
         _number("xtc_threshold", "--xtc-threshold P",
-                help="XTC drops all tokens more likely than P except the least likely of them."),
+                "XTC drops all tokens more likely than P except the least likely of them."),
         _number("dynatemp_range", "--dynatemp-range N",
-                help="Vary the temperature by up to N, depending on the entropy; 0: off."),
-        _number("dynatemp_exponent", "--dynatemp-exp N", help="Exponent of the entropy in dynamic temperature."),
-        _count("mirostat", "--mirostat N", help="1 or 2: mirostat instead of the chain, without drafts; 0: off."),
-        _number("mirostat_eta", "--mirostat-lr N", help="Mirostat's learning rate, eta."),
-        _number("mirostat_tau", "--mirostat-ent N", help="Mirostat's target entropy, tau."),
+                "Vary the temperature by up to N, depending on the entropy; 0: off."),
+        _number("dynatemp_exponent", "--dynatemp-exp N", "Exponent of the entropy in dynamic temperature."),
+        _count("mirostat", "--mirostat N", "1 or 2: mirostat instead of the chain, without drafts; 0: off."),
+        _number("mirostat_eta", "--mirostat-lr N", "Mirostat's learning rate, eta."),
+        _number("mirostat_tau", "--mirostat-ent N", "Mirostat's target entropy, tau."),
         _number("adaptive_target", "--adaptive-target P",
-                help="Probability that adaptive_p prefers; below 0: off. No drafts."),
-        _number("adaptive_decay", "--adaptive-decay N", help="How slowly adaptive_p adapts."),
+                "Probability that adaptive_p prefers; below 0: off. No drafts."),
+        _number("adaptive_decay", "--adaptive-decay N", "How slowly adaptive_p adapts."),
     ],
     "Repetition": [
         _count("repeat_last_n", "--repeat-last-n N",
-               help="Last tokens that penalties look at; 0: off, -1: all (max 131,072)."),
-        _number("repeat_penalty", "--repeat-penalty N", help="Penalty for repeated tokens; 1: off."),
-        _number("presence_penalty", "--presence-penalty N",
-                help="Subtracted from the logits of repeated tokens; 0: off."),
-        _number("frequency_penalty", "--frequency-penalty N", help="Subtracted once per occurrence; 0: off."),
-        _number("dry_multiplier", "--dry-multiplier N", help="DRY: penalty for continuing a repetition; 0: off."),
-        _number("dry_base", "--dry-base N", help="DRY: growth of the penalty per token."),
-        _count("dry_allowed_length", "--dry-allowed-length N",
-               help="DRY: no penalty for repetitions of up to N tokens."),
+               "Last tokens that penalties look at; 0: off, -1: all (max 131,072)."),
+        _number("repeat_penalty", "--repeat-penalty N", "Penalty for repeated tokens; 1: off."),
+        _number("presence_penalty", "--presence-penalty N", "Subtracted from the logits of repeated tokens; 0: off."),
+        _number("frequency_penalty", "--frequency-penalty N", "Subtracted once per occurrence; 0: off."),
+        _number("dry_multiplier", "--dry-multiplier N", "DRY: penalty for continuing a repetition; 0: off."),
+        _number("dry_base", "--dry-base N", "DRY: growth of the penalty per token."),
+        _count("dry_allowed_length", "--dry-allowed-length N", "DRY: no penalty for repetitions of up to N tokens."),
         _count("dry_penalty_last_n", "--dry-penalty-last-n N",
-               help="DRY: last tokens that it looks at; 0: off, -1: all (max 131,072)."),
+               "DRY: last tokens that it looks at; 0: off, -1: all (max 131,072)."),
         _flag("dry_sequence_breakers", "--dry-sequence-breaker TEXT", parsers.text,
               "DRY: repetitions end at TEXT; may be given several times; none: no breakers.", many=True),
     ],
