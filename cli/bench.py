@@ -48,12 +48,16 @@ def bench(own: Values) -> None:
         note_embedded(own.model or own.hf or next(iter(own.model_file), None))
     results = Results()
     try:
-        stopped = _measure(experiment, texts, results, is_shown=is_shown)
+        with measuring(is_shown=is_shown) as on_step:
+            for _ in measure(experiment, results, texts=texts, on_step=on_step):
+                pass
+    except KeyboardInterrupt:
+        is_any = any(not sample.is_prompt_only for sample in results.samples)
+        print_note("stopped; results so far:" if is_any else "stopped")
+        raise typer.Exit(130) from None
     finally:
         # also after a run that fails halfway
         _show(results, output, own)
-    if stopped:
-        raise typer.Exit(130)
 
 
 def _texts(own: Values) -> Any:
@@ -77,19 +81,6 @@ def _variants(own: Values) -> tuple[Variant, ...]:
     given = {**vars(own), "draft_max": None}  # the arms have it
     ways = [params_of(Values(**given | dict(zip(_VARIED, each, strict=True)))) for each in settings]
     return tuple(Variant(Path(path), *way) for path in paths for way in ways)
-
-
-def _measure(experiment: Experiment, texts: Any, results: Results, *, is_shown: bool) -> bool:
-    """Run the whole experiment; return whether Ctrl-C ended it."""
-    try:
-        with measuring(is_shown=is_shown) as on_step:
-            for _ in measure(experiment, results, texts=texts, on_step=on_step):
-                pass
-    except KeyboardInterrupt:
-        is_any = any(not sample.is_prompt_only for sample in results.samples)
-        print_note("stopped; results so far:" if is_any else "stopped")
-        return True
-    return False
 
 
 def _show(results: Results, output: Output, own: Values) -> None:
