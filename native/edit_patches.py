@@ -30,11 +30,6 @@ SETTINGS = {
     "merge.conflictStyle": "diff3",  # a conflict also shows what llama.cpp had before
 }
 
-CONFLICT = """\
-{folder}: patch {number} of {end} ('{title}') conflicts with {new} in
-    {files}
-Resolve it there, as native/patches/README.md says."""
-
 
 def edit(folder: Path, source: Path | None, pin: Path = PIN, patches: Path = PATCHES) -> None:
     """Makes the repository: the pristine tree, then one commit for each patch."""
@@ -71,17 +66,13 @@ def rebase(folder: Path, source: Path | None, onto: Path, pin: Path = PIN, patch
     result = git(["rebase", "--quiet", "--onto", PRISTINE, OLD_PRISTINE, SERIES], folder)
     if result.returncode == 0:
         return None
-    files = run(["diff", "--name-only", "--diff-filter=U"], folder).split()
+    files = run(["diff", "--name-only", "--diff-filter=U"], folder).splitlines()
     if not files:
         raise PrepareError(f"git rebase failed in {folder}: {result.stderr.strip()}")
-    return CONFLICT.format(
-        folder=folder,
-        number=(folder / ".git/rebase-merge/msgnum").read_text().strip(),
-        end=(folder / ".git/rebase-merge/end").read_text().strip(),
-        title=run(["show", "--no-patch", "--format=%s", "REBASE_HEAD"], folder).strip(),
-        new=new,
-        files="\n    ".join(files),
-    )
+    number, end = ((folder / ".git/rebase-merge" / name).read_text().strip() for name in ("msgnum", "end"))
+    title = run(["show", "--no-patch", "--format=%s", "REBASE_HEAD"], folder).strip()
+    what = f"{folder}: patch {number} of {end} ('{title}') conflicts with {new} in"
+    return "\n    ".join([what, *files]) + "\nResolve it there, as native/patches/README.md says."
 
 
 def new_pin(folder: Path) -> Path:
