@@ -132,18 +132,15 @@ def unpack_other(archive: Path, pin: Pin, target: Path) -> Pin:
     """Writes the needed files of another archive to target. Returns the pin of that archive."""
     if not archive.is_file() or not re.fullmatch(r".+-[^-]+\.tar\.gz", archive.name):
         raise PrepareError(f"{archive} is no source archive of a package: give <name>-<version>.tar.gz")
-    other = replace(pin, archive=archive.name, folder=_llama_cpp_folder(archive))
+    mark = "/src/llama.cpp"
+    with tarfile.open(archive) as tar:
+        found = [member.name for member in tar if member.isfile() and member.name.endswith(mark)]
+    if not found:
+        raise PrepareError(f"{archive} holds no llama.cpp")
+    other = replace(pin, archive=archive.name, folder=found[0].partition("/")[2].removesuffix(mark))
     other = replace(other, build=f"of {other.package} {other.version}")
     _write(_archive_files(archive, other), target)
     return replace(other, sha256=hashlib.sha256(archive.read_bytes()).hexdigest(), tree=tree_digest(target))
-
-
-def _llama_cpp_folder(archive: Path) -> str:
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            if member.isfile() and member.name.endswith("/src/llama.cpp"):
-                return member.name.partition("/")[2].removesuffix("/src/llama.cpp")
-    raise PrepareError(f"{archive} holds no llama.cpp")
 
 
 def _write(files: Iterator[tuple[str, bytes]], target: Path) -> None:
