@@ -206,10 +206,9 @@ def _check_version(version: int) -> None:
 
 
 def _scalar(type_id: int) -> struct.Struct:
-    try:
-        return SCALARS[type_id]
-    except KeyError:
-        raise _damaged(f"unknown type {type_id} of a metadata value") from None
+    if type_id not in SCALARS:
+        raise _damaged(f"unknown type {type_id} of a metadata value")
+    return SCALARS[type_id]
 
 
 def _damaged(problem: str) -> HeaderError:
