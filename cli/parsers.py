@@ -115,8 +115,8 @@ def names(text: str) -> tuple[str, ...]:
 
 def devices(text: str) -> list[str]:
     """Names of devices; none of them for "none"."""
-    if not (found := list(names(text))):
-        raise typer.BadParameter("must be none, or names of devices; see --list-devices")
+    found = list(names(text))
+    _require(found, "none, or names of devices (see --list-devices)", text)
     return [] if found == ["none"] else found
 
 
