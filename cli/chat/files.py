@@ -47,7 +47,6 @@ def autosave(conversation: Conversation) -> None:
         path = last_chat()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write(path, conversation)
-        path.chmod(0o600)
 
 
 def is_chat(path: Path) -> bool:
