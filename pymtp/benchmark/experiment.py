@@ -110,10 +110,9 @@ def trials(n_prompts: int, n_repeat: int, arms: Sequence[Arm]) -> Iterator[tuple
 
     So whatever else the machine does affects all arms alike, and none is always the first.
     """
-    found = [Trial(prompt, repetition) for repetition in range(n_repeat) for prompt in range(n_prompts)]
-    for i, trial in enumerate(found):
+    for i, (repetition, prompt) in enumerate(product(range(n_repeat), range(n_prompts))):
         first = i % len(arms)
-        yield trial, [*arms[first:], *arms[:first]]
+        yield Trial(prompt, repetition), [*arms[first:], *arms[:first]]
 
 
 @dataclass(frozen=True)
