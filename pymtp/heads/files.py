@@ -115,15 +115,10 @@ def _joined_metadata(model: ModelFile, side: ModelFile) -> Metadata:
         if key in metadata.pairs and not key.endswith(OWN_KEYS):
             if model.length(key) == side.length(key):
                 continue
-            _check_beginning(model, side, key)
+            name = key.removeprefix(f"{model.architecture}.")
+            values = model.by_layer(name)
+            if side.by_layer(name)[: len(values)] != values:
+                what = f"does not hold the heads of {model.path} ({key} differs in the trunk's layers)"
+                raise ModelError(f"{side.path} {what}; name the heads that belong to the model")
         metadata.pairs[key] = of_heads.pairs[key]
     return metadata
-
-
-def _check_beginning(model: ModelFile, side: ModelFile, key: str) -> None:
-    """Refuse values by layer that differ in the trunk's layers."""
-    name = key.removeprefix(f"{model.architecture}.")
-    values = model.by_layer(name)
-    if side.by_layer(name)[: len(values)] != values:
-        what = f"does not hold the heads of {model.path} ({key} differs in the trunk's layers)"
-        raise ModelError(f"{side.path} {what}; name the heads that belong to the model")
