@@ -324,7 +324,14 @@ class Session(Snapshots):
     @property
     def draft_logits(self) -> Logits:
         """Logits of the last `draft`: (chunks, n_vocab), -inf for tokens that cannot be drafted. A copy."""
-        return self._widen(self._fetch_logits(of_draft=True))
+        logits = self._fetch_logits(of_draft=True)
+        if logits.shape[1] == self.n_vocab:
+            return logits
+        import numpy as np
+
+        everything = np.full((len(logits), self.n_vocab), -np.inf, np.float32)
+        everything[:, self._draft_tokens if self._draft_tokens is not None else slice(logits.shape[1])] = logits
+        return everything
 
     def rows(self) -> list[LogitsRow]:
         """The rows of logits of the last `decode`, for samplers."""
@@ -353,16 +360,6 @@ class Session(Snapshots):
         n_columns = ffi.new("int32_t *")
         n_rows = lib.pymtp_session_n_logits(self._native, of_draft, n_columns)
         return max(n_rows, 0), n_columns[0]
-
-    def _widen(self, logits: Logits) -> Logits:
-        """Rows of limited logits as rows of the whole vocabulary, (rows, n_vocab), -inf for tokens left out."""
-        if logits.shape[1] == self.n_vocab:
-            return logits
-        import numpy as np
-
-        everything = np.full((len(logits), self.n_vocab), -np.inf, np.float32)
-        everything[:, self._draft_tokens if self._draft_tokens is not None else slice(logits.shape[1])] = logits
-        return everything
 
     def adapt(self, adapters: Sequence[tuple[object, float]], adapters_id: str) -> None:
         """Apply these LoRA adapters from now on, each with its scale, to trunk and heads, instead of those before.
