@@ -50,9 +50,8 @@ def _difference(model: ModelFile, heads: ModelFile) -> str | None:
         if theirs != ours:
             return f"it is of a model with {theirs} {what}, not {ours}"
     for key in sorted(model.metadata.keys() & heads.metadata.keys()):
-        if not key.startswith(f"{model.architecture}.") or key.endswith(OWN_KEYS):
-            continue
-        if not _agree(model.metadata[key], heads.metadata[key], heads.n_heads):
+        is_common = key.startswith(f"{model.architecture}.") and not key.endswith(OWN_KEYS)
+        if is_common and not _agree(model.metadata[key], heads.metadata[key], heads.n_heads):
             return f"{key} is {heads.metadata[key]}, not {model.metadata[key]}"
     n_draft = heads.n_draft_vocab
     if n_draft is not None and (problem := _problem_of_trimmed(heads, n_draft)):
