@@ -24,7 +24,7 @@ def loading(path: str | None) -> AbstractContextManager[Show | None]:
 
 
 @contextmanager
-def _line(what: str, numbers: str) -> Iterator[Show | None]:
+def _line(what: str, numbers: str, before: Callable[[], object] = lambda: None) -> Iterator[Show | None]:
     if not can_redraw(sys.stderr):
         yield None
         return
@@ -36,6 +36,7 @@ def _line(what: str, numbers: str) -> Iterator[Show | None]:
     task = progress.add_task(what, total=1)
 
     def show(done: float, total: float = 1) -> None:
+        before()
         if done >= total:
             progress.stop()
             return
@@ -49,6 +50,9 @@ def _line(what: str, numbers: str) -> Iterator[Show | None]:
 
 
 prompting = partial(_line, "prompt", "{task.completed}/{task.total}")
-"""Yields a function to call with the tokens of a prompt that are done and all of them; see `loading`."""
+"""Yields a function to call with the tokens of a prompt that are done and all of them; see `loading`.
+
+`before`: called before each drawing.
+"""
 writing = partial(_line, "writing", "{task.percentage:>3.0f}%")
 """The same for the bytes of a file that are written."""

@@ -7,7 +7,7 @@ from pymtp import Answer, PymtpError
 
 from ..answer import parts_of
 from ..interrupt import Interrupt
-from ..progress import Show, prompting
+from ..progress import prompting
 from . import commands, files
 from .reader import Reader
 from .screen import CUT, status_line
@@ -78,8 +78,9 @@ class Repl:
         self._n_dropped = self._chat.conversation.n_dropped
         answer = None
         try:
-            with prompting() as show:
-                answer = start(self._below_text(show) if show else None)
+            # on a line below the answer so far: a long answer may need another prompt to continue
+            with prompting(before=self._chat.screen.end_answer) as show:
+                answer = start(show)
                 self._note_dropped()
                 self._stream(answer, interrupt)
             was_stopped = interrupt.requested
@@ -92,15 +93,6 @@ class Repl:
         if answer is not None:
             self._finish(answer)
         return was_stopped
-
-    def _below_text(self, show: Show) -> Show:
-        """Like `show`, on a line below the answer so far: a long answer may need another prompt to continue."""
-
-        def show_below(done: float, total: float) -> None:
-            self._chat.screen.end_answer()
-            show(done, total)
-
-        return show_below
 
     def _stream(self, answer: Answer, interrupt: Interrupt) -> None:
         chat, is_thinking = answer.params.chat, False
