@@ -506,7 +506,7 @@ def test_a_chat_at_a_terminal_can_be_continued(environment: dict[str, str], tmp_
         assert leave(terminal) == 0
     assert not kept.parent.exists()  # nothing of it is kept
     with Terminal([*COMMAND, "--resume"], env=environment) as terminal:
-        terminal.wait_for("there is no chat to continue")
+        terminal.wait_for("cannot continue the chat")
         assert terminal.wait() == 1
     with Terminal([*COMMAND, "-sys", "Be brief."], env=environment) as terminal:
         terminal.wait_for(PROMPT)

@@ -7,6 +7,7 @@ import typer
 
 import pymtp
 from pymtp import Conversation
+from pymtp.errors import explained
 from pymtp.text.files import read_text_record
 
 from ..asked import chat_of
@@ -49,13 +50,10 @@ def chat(own: Values) -> None:
 
 
 def _resume(conversation: Conversation, system: str | None) -> None:
-    """Restore the latest chat; a system prompt that is given now stays. Raises CommandError."""
+    """Restore the latest chat; a system prompt that is given now stays. Raises CommandError and PymtpError."""
     path = files.last_chat()
-    try:
+    with explained(f"continue the chat in {path}", "start one without --resume"):
         saved = files.read(read_text_record(path))
-    except OSError as error:
-        reason = error.strerror
-        raise CommandError(f"there is no chat to continue ({path}: {reason}); start one without --resume") from error
     if saved is None:
         raise CommandError(f"{path} is not a saved chat; delete it, and start without --resume")
     conversation.restore(saved.messages)
