@@ -61,14 +61,9 @@ def read(text: str) -> SavedChat | None:
     """The chat in the text of a file, or None if it is not one."""
     try:
         saved = msgspec.json.decode(text, type=SavedChat)
-        saved.messages = [_with_images(message) for message in saved.messages]
+        with_images: list[Any] = [message for message in saved.messages if "images" in message]
+        for message in with_images:  # as bytes: a file that somebody sent names no others
+            message["images"] = [source_of({"type": "image_url", "image_url": url}) for url in message["images"]]
     except (msgspec.DecodeError, RecursionError, InvalidParameter, TypeError):
         return None
     return saved
-
-
-def _with_images(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose images are bytes: a file that somebody sent names no others."""
-    if "images" not in message:
-        return message
-    return {**message, "images": [source_of({"type": "image_url", "image_url": url}) for url in message["images"]]}
