@@ -57,9 +57,8 @@ def _difference(model: ModelFile, heads: ModelFile) -> str | None:
     if n_draft is not None and (problem := _problem_of_trimmed(heads, n_draft)):
         return problem
     for name, tensor in heads.tensors.items():
-        if n_draft is not None and (name == DRAFT_TOKENS or heads.is_output(name)):
-            continue
-        if name.startswith(heads.head_prefixes):
+        is_trimmed = n_draft is not None and (name == DRAFT_TOKENS or heads.is_output(name))
+        if is_trimmed or name.startswith(heads.head_prefixes):
             continue
         if name not in model.tensors:
             return f"it holds {name}, which the model does not have"
