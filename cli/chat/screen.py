@@ -92,8 +92,7 @@ class Screen:
             return
         for name, text in rows:
             lines = textwrap.wrap(harmless(text), max(self.columns - width - 1, 10), break_on_hyphens=False) or [""]
-            for i, line in enumerate(lines):
-                print_stderr(f"{name if i == 0 else '':<{width}}{line}".rstrip())
+            print_stderr((f"{name:<{width}}" + f"\n{'':<{width}}".join(lines)).rstrip())
 
 
 def status_line(answer: Answer, columns: int) -> str:
