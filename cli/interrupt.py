@@ -14,9 +14,8 @@ from types import FrameType
 class Interrupt:
     """Context manager. The first Ctrl-C sets `requested` once `defer` was called.
 
-    Before that, and from the second on, it raises KeyboardInterrupt: a prompt may take minutes to
-    process, and nobody should have to wait for it. A SIGINT that the environment ignores (as for a
-    background job) stays ignored.
+    Before that, and from the second on, it raises KeyboardInterrupt: a prompt may take minutes to process, and nobody
+    should have to wait for it. A SIGINT that the environment ignores (as for a background job) stays ignored.
     """
 
     def __init__(self) -> None:
