@@ -32,7 +32,7 @@ void mtp_adapter_check(const llama_adapter_lora & adapter) {
         const bool          is_in = name == MTP_TOKEN_EMBEDDING; // a is looked up there
 
         const auto refuse_if = [&](bool is_wrong, const char * why) {
-            mtp_refuse_if(is_wrong, ("its tensor " + name + " " + why).c_str());
+            mtp_refuse_if(is_wrong, "its tensor " + name + " " + why);
         };
         refuse_if(ggml_n_dims(&of) < 2 || name.find("nextn.embed_tokens.") != name.npos,
                   "is for one that llama.cpp applies no adapters to");

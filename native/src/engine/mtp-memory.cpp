@@ -246,7 +246,7 @@ llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_u
 static void mtp_check_type(ggml_backend_dev_t device, const char * name, ggml_type type, int64_t n) {
     const auto refuse_if = [&](bool is_wrong, const std::string & why) {
         const std::string what = std::string(name) + " cannot be " + ggml_type_name(type) + ": " + why;
-        mtp_refuse_if(is_wrong, (what + "; use f16, f32 or bf16").c_str());
+        mtp_refuse_if(is_wrong, what + "; use f16, f32 or bf16");
     };
     const int64_t n_block = ggml_blck_size(type);
     refuse_if(n % n_block != 0,

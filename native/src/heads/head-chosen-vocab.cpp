@@ -3,7 +3,6 @@
 #include "mtp-refuse.h"
 
 #include <cmath>
-#include <stdexcept>
 #include <string>
 
 void head_chosen_vocab_check(const head_chosen_vocab & chosen, int64_t n_vocab) {
@@ -13,11 +12,9 @@ void head_chosen_vocab_check(const head_chosen_vocab & chosen, int64_t n_vocab) 
     mtp_refuse_if(!chosen.centroids || !chosen.ordering,
                   "of masked_embd_centroids and masked_embd_ordering one is missing");
     const int64_t n_groups = chosen.centroids->ne[1];
-    if (n_vocab % n_groups != 0 || chosen.n_chosen < 1 || chosen.n_chosen > n_groups) {
-        throw std::runtime_error("a vocabulary of " + std::to_string(n_vocab) + " tokens in " +
-                                 std::to_string(n_groups) + " groups, of which " + std::to_string(chosen.n_chosen) +
-                                 " are chosen");
-    }
+    mtp_refuse_if(n_vocab % n_groups != 0 || chosen.n_chosen < 1 || chosen.n_chosen > n_groups,
+                  "a vocabulary of " + std::to_string(n_vocab) + " tokens in " + std::to_string(n_groups) +
+                      " groups, of which " + std::to_string(chosen.n_chosen) + " are chosen");
     mtp_refuse_if(chosen.ordering->type != GGML_TYPE_I32, "masked_embd_ordering is not I32");
 }
 

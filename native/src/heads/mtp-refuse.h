@@ -4,7 +4,8 @@
 
 #include <stdexcept>
 
-inline void mtp_refuse_if(bool is_wrong, const char * why) {
+// why: a text, or a std::string
+template <typename T> void mtp_refuse_if(bool is_wrong, const T & why) {
     if (is_wrong) {
         throw std::runtime_error(why);
     }
