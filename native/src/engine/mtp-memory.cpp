@@ -180,17 +180,14 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_view(const llama_model & assis
     return std::unique_ptr<llama_memory_i>(assistant.create_memory(params, cparams));
 }
 
-// The context of a memory of two caches, with cells for the ubatch in both. If only the second one is full, the first keeps
-// its cells for these positions.
-template <class context, class memory>
-static llama_memory_context_ptr mtp_memory_place_both(memory * of, llama_kv_cache & first, llama_kv_cache & second,
-                                                      const llama_ubatch & ubatch) {
-    llama_kv_cache::slot_info_vec_t in_first  = { first.mtp_place(ubatch) };
-    llama_kv_cache::slot_info_vec_t in_second = { second.mtp_place(ubatch) };
-    if (in_first[0].empty() || in_second[0].empty()) {
+// The context of a memory with cells for the ubatch in each of its caches. If one of them is full, the others keep
+// their cells for these positions.
+template <class context, class memory, class... places>
+static llama_memory_context_ptr mtp_memory_context(memory * of, const llama_ubatch & ubatch, const places &... cells) {
+    if ((cells.empty() || ...)) {
         return std::make_unique<context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
     }
-    return std::make_unique<context>(of, std::move(in_first), std::move(in_second),
+    return std::make_unique<context>(of, llama_kv_cache::slot_info_vec_t{ cells }...,
                                      std::vector<llama_ubatch>{ ubatch });
 }
 
@@ -208,37 +205,27 @@ class mtp_memory_idx_context : public llama_memory_hybrid_idx_context {
     }
 };
 
-// the keys of the index are in the same cells as K/V
-static llama_memory_context_ptr mtp_memory_place_idx(llama_memory_hybrid_idx & memory, const llama_ubatch & ubatch) {
-    const auto sinfo = memory.get_mem_attn()->mtp_place(ubatch);
-    if (sinfo.empty()) {
-        return std::make_unique<mtp_memory_idx_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
-    }
-    memory.get_mem_idx()->mtp_hold(sinfo, ubatch);
-
-    const llama_kv_cache::slot_info_vec_t sinfos = { sinfo };
-    return std::make_unique<mtp_memory_idx_context>(&memory, sinfos, sinfos, std::vector<llama_ubatch>{ ubatch });
-}
-
 llama_memory_context_ptr mtp_memory_place(llama_memory_i * memory, const llama_ubatch & ubatch) {
     if (auto * idx = mtp_memory_with_index(memory)) {
-        return mtp_memory_place_idx(*idx, ubatch);
+        const auto cells = idx->get_mem_attn()->mtp_place(ubatch);
+        if (!cells.empty()) {
+            idx->get_mem_idx()->mtp_hold(cells, ubatch); // the keys of the index are in the same cells as K/V
+        }
+        return mtp_memory_context<mtp_memory_idx_context>(idx, ubatch, cells, cells);
     }
     memory = mtp_memory_attention(memory);
 
     if (auto * kv = dynamic_cast<llama_kv_cache *>(memory)) {
-        llama_kv_cache::slot_info_vec_t sinfos = { kv->mtp_place(ubatch) };
-        if (sinfos[0].empty()) {
-            return std::make_unique<llama_kv_cache_context>(LLAMA_MEMORY_STATUS_FAILED_PREPARE);
-        }
-        return std::make_unique<llama_kv_cache_context>(kv, std::move(sinfos), std::vector<llama_ubatch>{ ubatch });
+        return mtp_memory_context<llama_kv_cache_context>(kv, ubatch, kv->mtp_place(ubatch));
     }
     if (auto * dsa = dynamic_cast<llama_kv_cache_dsa *>(memory)) {
-        return mtp_memory_place_both<llama_kv_cache_dsa_context>(dsa, *dsa->get_mla(), *dsa->get_lid(), ubatch);
+        return mtp_memory_context<llama_kv_cache_dsa_context>(dsa, ubatch, dsa->get_mla()->mtp_place(ubatch),
+                                                              dsa->get_lid()->mtp_place(ubatch));
     }
     auto * iswa = dynamic_cast<llama_kv_cache_iswa *>(memory);
     GGML_ASSERT(iswa);
-    return mtp_memory_place_both<llama_kv_cache_iswa_context>(iswa, *iswa->get_base(), *iswa->get_swa(), ubatch);
+    return mtp_memory_context<llama_kv_cache_iswa_context>(iswa, ubatch, iswa->get_base()->mtp_place(ubatch),
+                                                           iswa->get_swa()->mtp_place(ubatch));
 }
 
 // Throws if a device cannot keep values of a type in heads of n. llama.cpp asks for whole blocks only where it uses flash
