@@ -9,7 +9,6 @@
 #include "mtp-refuse.h"
 
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -107,20 +106,6 @@ class mtp_graph_input_part : public llm_graph_input_i {
     ggml_tensor *       out_ids = nullptr;
 };
 
-// An architecture's graph names its input of hidden states; "inp_h" is what an assistant calls it.
-static bool mtp_graph_is_hidden_input(const ggml_tensor & tensor) {
-    return strcmp(tensor.name, "mtp_h_input") == 0 || strcmp(tensor.name, "inp_h") == 0;
-}
-
-// One that is missed would be left to the host, which has no hidden states: drafts of it would be noise.
-static void mtp_graph_check_tied(const head_part & part, llm_arch arch) {
-    if (part.n_tied != 1) {
-        throw std::runtime_error(std::string("llama.cpp's graph of the MTP head of ") + llm_arch_name(arch) + " has " +
-                                 std::to_string(part.n_tied) +
-                                 " inputs named mtp_h_input or inp_h: exactly one is expected, for hidden states");
-    }
-}
-
 llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input_ptr input) {
     if (!res.mtp || !res.part) {
         return input;
@@ -131,7 +116,8 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
     const auto *  either = dynamic_cast<const llm_graph_input_embd *>(input.get());
     ggml_tensor * tokens = both ? both->tokens : either ? either->tokens : nullptr;
     ggml_tensor * hidden = both ? both->h : either ? either->embd : nullptr;
-    if (!hidden || !mtp_graph_is_hidden_input(*hidden)) {
+    // an architecture's graph names its input of hidden states; "inp_h" is what an assistant calls it
+    if (!hidden || (strcmp(hidden->name, "mtp_h_input") != 0 && strcmp(hidden->name, "inp_h") != 0)) {
         return std::make_unique<mtp_graph_input_part>(*res.mtp, part, std::move(input), false);
     }
 
@@ -252,6 +238,7 @@ class mtp_graph_builder {
         if (picked.made) {
             ggml_tensor * made = ggml_cast(ctx0, picked.made, GGML_TYPE_F32);
             picked_plane       = ggml_set_rows(ctx0, picked_plane, made, rows_write);
+        const auto &       model = mtp.heads.model();
             ggml_build_forward_expand(gf, picked_plane);
         }
     }
@@ -259,8 +246,12 @@ class mtp_graph_builder {
     // an architecture's graph of one head, on the tensors of the part
     void build_part(head_part part, const llm_graph_params & run_params) {
         const mtp_restored built(res->part, &part);
-        head_graph_build(mtp.heads.model(), run_params);
-        mtp_graph_check_tied(part, mtp.heads.model().arch);
+        head_graph_build(model, run_params);
+        // one that is missed would be left to the host, which has no hidden states: drafts of it would be noise
+        mtp_refuse_if(part.n_tied != 1,
+                      std::string("llama.cpp's graph of the MTP head of ") + llm_arch_name(model.arch) + " has " +
+                          std::to_string(part.n_tied) +
+                          " inputs named mtp_h_input or inp_h: exactly one is expected, for hidden states");
     }
 
     void add_run(size_t i, const mtp_run & run, ggml_tensor * tokens, ggml_tensor * hidden) {
