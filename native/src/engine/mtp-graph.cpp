@@ -8,40 +8,52 @@
 #include "mtp-memory.h"
 #include "mtp-refuse.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
 
 // --- inputs
 
-// Tokens and hidden rows of one stage. What is not in the graph is nullptr, or has no buffer.
-class mtp_graph_input_stage : public llm_graph_input_i {
+// What the plan of a pass has for its graph: rows of the hidden buffer that the trunk writes, tokens and hidden rows of
+// the stages. What is not in the graph is nullptr, or has no buffer.
+class mtp_graph_input_plan : public llm_graph_input_i {
   public:
-    mtp_graph_input_stage(mtp_engine & mtp, size_t stage) :
-        n_tokens(mtp.plan().stages[stage].ubatch.n_tokens), mtp(mtp), stage(stage) {}
+    struct stage {
+        uint32_t      n_tokens;
+        ggml_tensor * tokens     = nullptr; // I32 [n_tokens]
+        ggml_tensor * rows_read  = nullptr; // I32 [n_tokens]
+        ggml_tensor * rows_write = nullptr; // I64 [n_tokens]
+        ggml_tensor * sees_all   = nullptr; // F32 [1, n_tokens]; without a buffer where all see a small cache whole
+    };
+
+    explicit mtp_graph_input_plan(const mtp_engine & mtp) : mtp(mtp) {}
 
     void set_input(const llama_ubatch *) override {
-        const auto & cur = mtp.plan().stages[stage];
-        set(tokens, cur.ubatch.token, cur.ubatch.n_tokens);
-        set(rows_read, cur.rows_read.data(), cur.rows_read.size());
-        set(rows_write, cur.rows_write.data(), cur.rows_write.size());
-        set(sees_all, cur.sees_all.data(), cur.sees_all.size());
+        const auto & plan = mtp.plan();
+        set(rows_trunk, plan.rows_trunk.data(), plan.rows_trunk.size());
+        for (size_t i = 0; i < stages.size(); ++i) {
+            const auto & cur = plan.stages[i];
+            set(stages[i].tokens, cur.ubatch.token, cur.ubatch.n_tokens);
+            set(stages[i].rows_read, cur.rows_read.data(), cur.rows_read.size());
+            set(stages[i].rows_write, cur.rows_write.data(), cur.rows_write.size());
+            set(stages[i].sees_all, cur.sees_all.data(), cur.sees_all.size());
+        }
     }
 
-    // a kept graph's stages have the same runs, as its key says; their rows are counted here
-    bool can_reuse(const llm_graph_params &) override {
-        return stage < mtp.plan().stages.size() && mtp.plan().stages[stage].ubatch.n_tokens == n_tokens;
+    // a kept graph's stages have the same runs, as its key says; they and their rows are counted here
+    bool can_reuse(const llm_graph_params & params) override {
+        const auto & now = mtp.plan().stages;
+        return (!rows_trunk || rows_trunk->ne[0] == params.ubatch.n_tokens) &&
+               std::equal(stages.begin(), stages.end(), now.begin(), now.end(),
+                          [](const auto & a, const auto & b) { return a.n_tokens == b.ubatch.n_tokens; });
     }
 
-    const uint32_t n_tokens;
-    ggml_tensor *  tokens     = nullptr; // I32 [n_tokens]
-    ggml_tensor *  rows_read  = nullptr; // I32 [n_tokens]
-    ggml_tensor *  rows_write = nullptr; // I64 [n_tokens]
-    ggml_tensor *  sees_all   = nullptr; // F32 [1, n_tokens]; without a buffer where all see a small cache whole
+    ggml_tensor *      rows_trunk = nullptr; // I64 [n_tokens]
+    std::vector<stage> stages;
 
   private:
-    mtp_engine & mtp;
-    size_t       stage;
+    const mtp_engine & mtp;
 
     template <typename T> static void set(ggml_tensor * tensor, const T * data, size_t n) {
         if (tensor && tensor->buffer) {
@@ -49,28 +61,6 @@ class mtp_graph_input_stage : public llm_graph_input_i {
             ggml_backend_tensor_set(tensor, data, 0, n * sizeof(T));
         }
     }
-};
-
-// the rows of the hidden buffer that the trunk writes
-class mtp_graph_input_trunk : public llm_graph_input_i {
-  public:
-    mtp_graph_input_trunk(const mtp_engine & mtp, ggml_tensor * rows) :
-        mtp(mtp), rows(rows), feeds(!mtp.plan().stages.empty()) {}
-
-    void set_input(const llama_ubatch *) override {
-        GGML_ASSERT((int64_t) mtp.plan().rows_trunk.size() == rows->ne[0]);
-        ggml_backend_tensor_set(rows, mtp.plan().rows_trunk.data(), 0, ggml_nbytes(rows));
-    }
-
-    // graphs of prompts are not kept under a key that says whether they feed the heads
-    bool can_reuse(const llm_graph_params & params) override {
-        return rows->ne[0] == params.ubatch.n_tokens && feeds == !mtp.plan().stages.empty();
-    }
-
-  private:
-    const mtp_engine & mtp;
-    ggml_tensor *      rows; // I64 [n_tokens]
-    const bool         feeds;
 };
 
 // An input of a head's part: sees the rows and the cache of its stage. One that is tied has nothing to set: its tensors
@@ -91,7 +81,7 @@ class mtp_graph_input_part : public llm_graph_input_i {
         }
     }
 
-    // all rows of a part have outputs, or none: mtp_graph_input_stage counts them
+    // all rows of a part have outputs, or none: mtp_graph_input_plan counts them
     bool can_reuse(const llm_graph_params & params) override {
         return is_tied || out_ids ||
                (stage < mtp.plan().stages.size() && inner->can_reuse(mtp.stage_params(stage, params)));
@@ -141,53 +131,41 @@ class mtp_graph_builder {
   public:
     explicit mtp_graph_builder(const llm_graph_params & params) :
         params(params), mtp(*params.res->mtp), res(params.res), ctx0(res->get_ctx()), gf(res->get_gf()),
-        planes(mtp.heads.planes()), outputs(mtp.heads.planes().size(), nullptr), picked_plane(mtp.heads.picked()) {}
+        planes(mtp.heads.planes()), outputs(mtp.heads.planes().size(), nullptr), picked_plane(mtp.heads.picked()),
+        inputs(static_cast<mtp_graph_input_plan *>(res->add_input(std::make_unique<mtp_graph_input_plan>(mtp)))) {}
 
-    ggml_tensor * new_input(ggml_type type, int64_t n, const char * name) {
-        ggml_tensor * tensor = ggml_new_tensor_1d(ctx0, type, n);
-        ggml_set_input(tensor);
-        ggml_set_name(tensor, name);
-        return tensor;
-    }
-
-    // after the rows of a plane have been written in this graph, later parts read what was written
-    void store(int32_t plane, ggml_tensor * hidden, ggml_tensor * rows) {
-        // hyper-connections: a token has several streams, [n_embd, n_streams, n_tokens]
-        hidden        = ggml_reshape_2d(ctx0, hidden, planes[plane]->ne[0], rows->ne[0]);
-        planes[plane] = ggml_set_rows(ctx0, planes[plane], hidden, rows);
-        ggml_build_forward_expand(gf, planes[plane]);
+    // the hidden states of the trunk's rows go to the buffer
+    void add_trunk(ggml_tensor * hidden) {
+        inputs->rows_trunk = new_input(GGML_TYPE_I64, params.ubatch.n_tokens, "mtp_rows_trunk");
+        store(0, hidden, inputs->rows_trunk);
     }
 
     // tokens: those of the stage if another part of the graph has them already, else nullptr
     // returns the logits, nullptr if no head of the stage gives any
     ggml_tensor * add_stage(size_t i, ggml_tensor * tokens) {
-        const auto & stage = mtp.plan().stages[i];
-
-        auto           input    = std::make_unique<mtp_graph_input_stage>(mtp, i);
-        const uint32_t n_tokens = input->n_tokens;
+        const auto &   stage    = mtp.plan().stages[i];
+        auto &         input    = inputs->stages.emplace_back();
+        const uint32_t n_tokens = input.n_tokens = stage.ubatch.n_tokens;
 
         if (!tokens) {
-            tokens = input->tokens = new_input(GGML_TYPE_I32, n_tokens, "mtp_tokens");
+            tokens = input.tokens = new_input(GGML_TYPE_I32, n_tokens, "mtp_tokens");
         }
-        ggml_tensor * rows_read  = stage.follows ? nullptr : new_input(GGML_TYPE_I32, n_tokens, "mtp_rows_read");
-        ggml_tensor * rows_write = stage.keeps ? new_input(GGML_TYPE_I64, n_tokens, "mtp_rows_write") : nullptr;
-        input->rows_read         = rows_read;
-        input->rows_write        = rows_write;
+        input.rows_read  = stage.follows ? nullptr : new_input(GGML_TYPE_I32, n_tokens, "mtp_rows_read");
+        input.rows_write = stage.keeps ? new_input(GGML_TYPE_I64, n_tokens, "mtp_rows_write") : nullptr;
 
         if (!stage.sees_all.empty()) {
-            input->sees_all = new_input(GGML_TYPE_F32, n_tokens, "mtp_sees_all");
-            take_picked(stage, rows_read, input->sees_all);
+            input.sees_all = new_input(GGML_TYPE_F32, n_tokens, "mtp_sees_all");
+            take_picked(stage, input.rows_read, input.sees_all);
         } else {
             picked = {};
         }
-        res->add_input(std::move(input));
 
         std::vector<ggml_tensor *> next(outputs.size(), nullptr);
         ggml_tensor *              logits = nullptr;
 
         for (const auto & run : stage.runs) {
             ggml_tensor * hidden =
-                stage.follows ? outputs[run.plane_read] : ggml_get_rows(ctx0, planes[run.plane_read], rows_read);
+                stage.follows ? outputs[run.plane_read] : ggml_get_rows(ctx0, planes[run.plane_read], input.rows_read);
             GGML_ASSERT(hidden);
 
             add_run(i, run, tokens, hidden);
@@ -195,8 +173,8 @@ class mtp_graph_builder {
                 continue;
             }
             next[run.plane_write] = res->t_h_nextn;
-            if (rows_write) {
-                store(run.plane_write, res->t_h_nextn, rows_write);
+            if (input.rows_write) {
+                store(run.plane_write, res->t_h_nextn, input.rows_write);
             }
             if (run.output == MTP_OUTPUT_LOGITS) {
                 logits = res->t_logits;
@@ -204,8 +182,8 @@ class mtp_graph_builder {
         }
 
         outputs = std::move(next);
-        if (rows_write) {
-            store_picked(rows_write);
+        if (input.rows_write) {
+            store_picked(input.rows_write);
         }
         return logits;
     }
@@ -221,6 +199,22 @@ class mtp_graph_builder {
     std::vector<ggml_tensor *> outputs; // of the stage before, by plane
     head_picked                picked;  // of the stage
     ggml_tensor *              picked_plane;
+    mtp_graph_input_plan *     inputs;
+
+    ggml_tensor * new_input(ggml_type type, int64_t n, const char * name) {
+        ggml_tensor * tensor = ggml_new_tensor_1d(ctx0, type, n);
+        ggml_set_input(tensor);
+        ggml_set_name(tensor, name);
+        return tensor;
+    }
+
+    // after the rows of a plane have been written in this graph, later parts read what was written
+    void store(int32_t plane, ggml_tensor * hidden, ggml_tensor * rows) {
+        // hyper-connections: a token has several streams, [n_embd, n_streams, n_tokens]
+        hidden        = ggml_reshape_2d(ctx0, hidden, planes[plane]->ne[0], rows->ne[0]);
+        planes[plane] = ggml_set_rows(ctx0, planes[plane], hidden, rows);
+        ggml_build_forward_expand(gf, planes[plane]);
+    }
 
     // What the first draft's index has picked: handed on by the stage before, or kept by another graph. Rows that see
     // all may read what another round left there: cells beyond the cache of now, so they are clamped.
@@ -238,13 +232,13 @@ class mtp_graph_builder {
         if (picked.made) {
             ggml_tensor * made = ggml_cast(ctx0, picked.made, GGML_TYPE_F32);
             picked_plane       = ggml_set_rows(ctx0, picked_plane, made, rows_write);
-        const auto &       model = mtp.heads.model();
             ggml_build_forward_expand(gf, picked_plane);
         }
     }
 
     // an architecture's graph of one head, on the tensors of the part
     void build_part(head_part part, const llm_graph_params & run_params) {
+        const auto &       model = mtp.heads.model();
         const mtp_restored built(res->part, &part);
         head_graph_build(model, run_params);
         // one that is missed would be left to the host, which has no hidden states: drafts of it would be noise
@@ -300,9 +294,7 @@ static void mtp_graph_add_heads(const llm_graph_params & params) {
     mtp_refuse_if(!hidden, "the architecture's graph gives no hidden states for MTP heads");
 
     mtp_graph_builder builder(params);
-    ggml_tensor *     rows = builder.new_input(GGML_TYPE_I64, params.ubatch.n_tokens, "mtp_rows_trunk");
-    res->add_input(std::make_unique<mtp_graph_input_trunk>(*mtp, rows));
-    builder.store(0, hidden, rows);
+    builder.add_trunk(hidden);
     if (!mtp->plan().stages.empty()) {
         const size_t  n_before = ggml_graph_n_nodes(res->get_gf());
         ggml_tensor * image    = params.ubatch.token ? nullptr : res->t_inp_embd;
