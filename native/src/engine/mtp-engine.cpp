@@ -36,15 +36,10 @@ static ggml_backend_t mtp_backend_of(ggml_backend_dev_t dev, const std::vector<g
     return it == backends.end() ? nullptr : *it;
 }
 
-// A single text's cache grows; that of several goes back and forth between sizes, as some of them begin again.
-static int32_t mtp_n_alike(const llama_cparams & cparams) {
-    return 1 + std::min<int32_t>(cparams.n_seq_max, 7);
-}
-
 mtp_engine::mtp_engine(llama_context & ctx, const mtp_heads::params & params, uint32_t n_rows_round) :
     heads(ctx, params), vocab(ctx.model, heads.model(), heads.n_heads), adapters(ctx.model, *ctx.loras), ctx(ctx),
     n_rows_round(n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)), batch(&ctx),
-    planner(ctx, heads), graphs(ctx, mtp_n_alike(ctx.cparams)),
+    planner(ctx, heads), graphs(ctx),
     trunk_outputs(ctx, counters.n_output_bytes, counters.t_trunk_us),
     draft_outputs(ctx, counters.n_output_bytes, counters.t_head_us) {
     images.resize(ctx.cparams.n_seq_max);

@@ -27,10 +27,11 @@ bool mtp_kept_graphs::share_memory() {
 
 mtp_kept_graph & mtp_kept_graphs::find(std::vector<int64_t> key, std::array<uint32_t, 2> n_kv, size_t max_nodes,
                                        bool has_outputs, bool reads_once) {
-    // Of graphs that only differ in how many cells they look at, few are kept: texts that begin again need the smaller
-    // ones again.
-    mtp_kept_graph * victim  = nullptr;
-    int32_t          n_alike = 0;
+    // Of graphs that only differ in how many cells they look at, few are kept. A single text's cache grows; that of
+    // several goes back and forth between sizes, as some of them begin again.
+    const int32_t    n_alike_max = 1 + std::min<int32_t>(ctx.cparams.n_seq_max, 7);
+    mtp_kept_graph * victim      = nullptr;
+    int32_t          n_alike     = 0;
     for (auto & graph : graphs) {
         if (graph->key != key) {
             continue;

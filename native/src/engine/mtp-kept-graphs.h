@@ -31,8 +31,7 @@ struct mtp_kept_graph {
 
 class mtp_kept_graphs {
   public:
-    // n_alike_max: how many graphs are kept that only differ in how many cells they look at.
-    mtp_kept_graphs(llama_context & ctx, int32_t n_alike_max) : ctx(ctx), n_alike_max(n_alike_max) {}
+    explicit mtp_kept_graphs(llama_context & ctx) : ctx(ctx) {}
 
     // The graph for a key: one that there is, else a new one with room for max_nodes, for which those that were used
     // longest ago may have to go. has_outputs: whether the graph gives logits or the like. reads_once: whether no weight
@@ -75,7 +74,6 @@ class mtp_kept_graphs {
 
   private:
     llama_context & ctx;
-    const int32_t   n_alike_max;
 
     std::vector<std::unique_ptr<mtp_kept_graph>> graphs;
     mtp_kept_graph                               own = {};
