@@ -23,9 +23,6 @@ class mtp_adapters {
     // nodes that they add to a head's graph, at most
     size_t n_nodes_of_head() const { return n_nodes; }
 
-    // for the graphs of an assistant, whose tensors have the trunk's names
-    const llama_adapter_loras & none() const { return no_adapters; }
-
     // a graph of the trunk is built
     void observe(ggml_cgraph * gf);
 
@@ -35,7 +32,6 @@ class mtp_adapters {
   private:
     const llama_model &                     trunk;
     const llama_adapter_loras *             active;
-    const llama_adapter_loras               no_adapters;
     size_t                                  n_nodes = 0;
     std::unordered_set<const ggml_tensor *> applied;
 };

@@ -146,6 +146,8 @@ const llm_graph_params & mtp_engine::stage_params(size_t stage, const llm_graph_
     part_params->gtype  = LLM_GRAPH_TYPE_DECODER_MTP;
     part_params->ubatch = plan().stages[stage].ubatch;
     part_params->mctx   = plan().stages[stage].mctx;
+    static const llama_adapter_loras none; // the trunk's are for tensors of the same names
+
     return *part_params;
 }
 
@@ -155,7 +157,7 @@ void mtp_engine::set_head_model(llm_graph_params & params) const {
     }
     params.arch              = heads.model().arch;
     params.hparams           = heads.model().hparams;
-    params.loras             = &adapters.none();
+    params.loras             = &none;
     params.cparams.ctx_other = &ctx; // whose token embedding it reads
 
     // by the number of a layer the context would look for the device of its own model's
