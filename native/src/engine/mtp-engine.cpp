@@ -19,28 +19,22 @@ mtp_engine & mtp_engine::attach(llama_context & ctx, const mtp_heads::params & h
     return *ctx.mtp;
 }
 
-// The device that has all layers, if one does.
-static ggml_backend_dev_t mtp_only_device(const llama_model & model) {
-    auto * const dev = model.dev_output();
+// The backend of the device that has all layers, if one does.
+static ggml_backend_t mtp_only_backend(const llama_model & model, const std::vector<ggml_backend_t> & backends) {
+    auto * const dev    = model.dev_output();
+    bool         is_all = ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU;
     for (uint32_t il = 0; il < model.hparams.n_layer_all; ++il) {
-        if (model.dev_layer(il) != dev) {
-            return nullptr;
-        }
+        is_all &= model.dev_layer(il) == dev;
     }
-    return ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU ? nullptr : dev;
-}
-
-static ggml_backend_t mtp_backend_of(ggml_backend_dev_t dev, const std::vector<ggml_backend_t> & backends) {
     const auto it = std::find_if(backends.begin(), backends.end(),
                                  [&](ggml_backend_t backend) { return ggml_backend_get_device(backend) == dev; });
-    return it == backends.end() ? nullptr : *it;
+    return is_all && it != backends.end() ? *it : nullptr;
 }
 
 mtp_engine::mtp_engine(llama_context & ctx, const mtp_heads::params & params, uint32_t n_rows_round) :
     heads(ctx, params), vocab(ctx.model, heads.model(), heads.n_heads), adapters(ctx.model, *ctx.loras), ctx(ctx),
-    n_rows_round(n_rows_round), device(mtp_backend_of(mtp_only_device(ctx.model), ctx.backend_ptrs)), batch(&ctx),
-    planner(ctx, heads), graphs(ctx),
-    trunk_outputs(ctx, counters.n_output_bytes, counters.t_trunk_us),
+    n_rows_round(n_rows_round), device(mtp_only_backend(ctx.model, ctx.backend_ptrs)), batch(&ctx), planner(ctx, heads),
+    graphs(ctx), trunk_outputs(ctx, counters.n_output_bytes, counters.t_trunk_us),
     draft_outputs(ctx, counters.n_output_bytes, counters.t_head_us) {
     images.resize(ctx.cparams.n_seq_max);
 
