@@ -41,11 +41,8 @@ int32_t pymtp_session_adapt(pymtp_session * session, int32_t n, llama_adapter_lo
             pymtp_refuse_if(!std::isfinite(scale[i]), "the scale of adapter %d is no number", i);
         }
         forget_outputs(self);
-        try {
-            self.mtp->adapt({ adapter, adapter + n }, { scale, scale + n });
-        } catch (const std::invalid_argument & err) {
-            pymtp_refuse("%s", err.what());
-        }
+        const std::string obstacle = self.mtp->adapt({ adapter, adapter + n }, { scale, scale + n });
+        pymtp_refuse_if(!obstacle.empty(), "%s", obstacle.c_str());
     });
 }
 

@@ -5,7 +5,6 @@
 #include "mtp-memory.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 // more than any architecture's head has
 static constexpr size_t MTP_NODES_PER_RUN = 512;
@@ -295,7 +294,7 @@ mtp_draft_vocab & mtp_engine::change_vocab() {
     return vocab;
 }
 
-void mtp_engine::adapt(std::vector<llama_adapter_lora *> added, std::vector<float> scales) {
+std::string mtp_engine::adapt(std::vector<llama_adapter_lora *> added, std::vector<float> scales) {
     const auto set = [&] {
         forget_outputs();
         ctx.set_adapters_lora(added.data(), added.size(), scales.data());
@@ -306,13 +305,14 @@ void mtp_engine::adapt(std::vector<llama_adapter_lora *> added, std::vector<floa
     set();
 
     const std::string passed_over = adapters.passed_over();
-    if (!passed_over.empty()) {
-        added.clear();
-        scales.clear();
-        set();
-        throw std::invalid_argument("the adapter is for " + passed_over + ", to which llama.cpp's graph of " +
-                                    llm_arch_name(ctx.model.arch) + " applies no adapter; merge it into the model");
+    if (passed_over.empty()) {
+        return "";
     }
+    added.clear();
+    scales.clear();
+    set();
+    return "the adapter is for " + passed_over + ", to which llama.cpp's graph of " + llm_arch_name(ctx.model.arch) +
+           " applies no adapter; merge it into the model";
 }
 
 // --- logits

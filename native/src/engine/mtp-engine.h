@@ -108,8 +108,8 @@ struct mtp_engine {
     // the draft vocabulary, to be limited otherwise: what the last pass has left goes
     mtp_draft_vocab & change_vocab();
 
-    // Throws if memory runs out, and for an adapter that the model's graph passes over; there are none then.
-    void adapt(std::vector<llama_adapter_lora *> adapters, std::vector<float> scales);
+    // Throws if memory runs out. Returns why an adapter cannot be applied, and there are none then; "": all are.
+    std::string adapt(std::vector<llama_adapter_lora *> adapters, std::vector<float> scales);
 
     // float32 [n_rows, n_vocab] of the last decode, in the order of its rows
     const float * logits();
