@@ -163,13 +163,9 @@ int32_t pymtp_session_draft_greedy(pymtp_session * session, int32_t n_rows, cons
 
 // --- what the last pass has left
 
-static int32_t row_size(const pymtp_session & session, bool of_draft) {
-    return of_draft ? session.mtp->vocab.size() : session.n_vocab();
-}
-
 int32_t pymtp_session_n_logits(const pymtp_session * session, int32_t of_draft, int32_t * n_columns) {
     return pymtp_guard_or(-1, session, [&](pymtp_session & self) {
-        pymtp_need(n_columns, "the length of a row") = row_size(self, of_draft != 0);
+        pymtp_need(n_columns, "the length of a row") = self.mtp->n_columns(of_draft != 0);
         return self.n_rows_left(of_draft != 0);
     });
 }
@@ -178,7 +174,7 @@ int32_t pymtp_session_logits(pymtp_session * session, int32_t of_draft, int32_t 
                              float * logits) {
     return pymtp_guard(session, [&](pymtp_session & self) {
         const int32_t n_left = self.n_rows_left(of_draft != 0);
-        const int32_t n_size = row_size(self, of_draft != 0);
+        const int32_t n_size = self.mtp->n_columns(of_draft != 0);
         pymtp_refuse_if(row < 0 || n_rows < 0 || n_rows > n_left || row > n_left - n_rows || n_columns != n_size,
                         "%d rows of %d logits from row %d: the last pass has left %d of %d", n_rows, n_columns, row,
                         n_left, n_size);
@@ -186,7 +182,7 @@ int32_t pymtp_session_logits(pymtp_session * session, int32_t of_draft, int32_t 
         if (n_rows == 0) {
             return;
         }
-        const float * found = of_draft ? self.mtp->draft_logits() : self.mtp->logits();
+        const float * found = self.mtp->logits(of_draft != 0);
         pymtp_fail_if(!found, PYMTP_FAILED, "the logits of the last pass cannot be fetched");
         std::copy_n(found + (size_t) row * n_columns, (size_t) n_rows * n_columns, logits);
     });

@@ -139,8 +139,6 @@ const llm_graph_params & mtp_engine::stage_params(size_t stage, const llm_graph_
     part_params->gtype  = LLM_GRAPH_TYPE_DECODER_MTP;
     part_params->ubatch = plan().stages[stage].ubatch;
     part_params->mctx   = plan().stages[stage].mctx;
-    static const llama_adapter_loras none; // the trunk's are for tensors of the same names
-
     return *part_params;
 }
 
@@ -148,6 +146,8 @@ void mtp_engine::set_head_model(llm_graph_params & params) const {
     if (!heads.has_assistant()) {
         return;
     }
+    static const llama_adapter_loras none; // the trunk's are for tensors of the same names
+
     params.arch              = heads.model().arch;
     params.hparams           = heads.model().hparams;
     params.loras             = &none;
@@ -352,7 +352,12 @@ bool mtp_engine::hold_logits(const llm_graph_result & res, bool is_whole_batch) 
     return true;
 }
 
-const float * mtp_engine::logits() {
+const float * mtp_engine::logits(bool of_draft) {
+    if (of_draft) {
+        float * data = draft_logits_data(n_drafted);
+        draft_outputs.fetch(data);
+        return data;
+    }
     trunk_outputs.fetch(ctx.logits.data);
     ctx.synchronize(); // those of several ubatches are on their way
     return ctx.get_logits();
@@ -362,23 +367,12 @@ float * mtp_engine::draft_logits_data(size_t n_rows) {
     return (float *) draft_logits_mem.get(n_rows * vocab.size() * sizeof(float), ctx.model.dev_output());
 }
 
-const float * mtp_engine::draft_logits() {
-    float * data = draft_logits_data(n_drafted);
-    draft_outputs.fetch(data);
-    return data;
-}
-
 // llama.cpp puts rows into the batch's order when logits are asked for; until then it remembers what to swap
 int32_t mtp_engine::trunk_row(int32_t row) const {
     for (auto it = ctx.output_swaps.rbegin(); it != ctx.output_swaps.rend(); ++it) {
         row = row == (int32_t) it->i0 ? it->i1 : row == (int32_t) it->i1 ? it->i0 : row;
     }
     return row;
-}
-
-const float * mtp_engine::logits_row(bool of_draft, int32_t row) {
-    return of_draft ? draft_logits() + (int64_t) row * vocab.size() :
-                      logits() + (int64_t) row * ctx.model.vocab.n_tokens();
 }
 
 void mtp_engine::candidates(bool of_draft, int32_t row, int32_t n, int32_t * ids, float * values) {

@@ -111,11 +111,10 @@ struct mtp_engine {
     // Throws if memory runs out. Returns why an adapter cannot be applied, and there are none then; "": all are.
     std::string adapt(std::vector<llama_adapter_lora *> adapters, std::vector<float> scales);
 
-    // float32 [n_rows, n_vocab] of the last decode, in the order of its rows
-    const float * logits();
+    // float32 [n_rows, n_columns] of the last decode, in the order of its rows, or of the last draft step
+    const float * logits(bool of_draft);
 
-    // float32 [n_draft_rows, size of the draft vocabulary] of the last draft step
-    const float * draft_logits();
+    int32_t n_columns(bool of_draft) const { return of_draft ? vocab.size() : ctx.model.vocab.n_tokens(); }
 
     int32_t n_draft_rows() const { return n_drafted; }
 
@@ -127,7 +126,9 @@ struct mtp_engine {
     int32_t n_logits(bool of_draft) const { return of_draft ? vocab.n_draftable() : vocab.n_usable(); }
 
     // one row of them, and the tokens of its logits; nullptr: the first ones
-    const float * logits_row(bool of_draft, int32_t row);
+    const float * logits_row(bool of_draft, int32_t row) {
+        return logits(of_draft) + (int64_t) row * n_columns(of_draft);
+    }
 
     const llama_token * tokens(bool of_draft) const { return of_draft ? vocab.listed_tokens() : nullptr; }
 
