@@ -6,6 +6,7 @@
 #include "llama-kv-cache.h"
 #include "mtp-ubatch.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -16,6 +17,22 @@ static int64_t mtp_find_cell(const llama_kv_cells & cells, llama_seq_id seq, lla
     return it != sp.end() && it->first == pos ? (int64_t) it->second : -1;
 }
 
+// Room for the cells of a ubatch's rows, by the streams that they are in, of n_stream.
+static llama_kv_cache::slot_info mtp_slots(const llama_ubatch & ubatch, uint32_t n_stream,
+                                           const std::vector<uint32_t> & seq_to_stream) {
+    const uint32_t            n_parts = n_stream > 1 ? ubatch.n_seqs_unq : 1;
+    llama_kv_cache::slot_info res     = { LLAMA_MAX_SEQ, 0, {}, {} };
+    res.resize(n_parts);
+    for (uint32_t s = 0; s < n_parts; ++s) {
+        const uint32_t strm = seq_to_stream[ubatch.seq_id[s * (ubatch.n_tokens / n_parts)][0]];
+
+        res.s0      = std::min(res.s0, strm);
+        res.s1      = std::max(res.s1, strm);
+        res.strm[s] = strm;
+    }
+    return res;
+}
+
 // Finds the rows that have a cell already: in a head's pass every row whose position is in the cache, in the
 // trunk's only those that a head has reserved. The other rows go through the ordinary search.
 // Returns false if no row has one (sinfo is untouched). sinfo is empty if there is no room for the others.
@@ -24,11 +41,7 @@ bool llama_kv_cache::mtp_find_held(const llama_ubatch & ubatch, slot_info & sinf
         return false;
     }
 
-    const uint32_t n_parts = n_stream > 1 ? ubatch.n_seqs_unq : 1;
-    const uint32_t n_rows  = ubatch.n_tokens / n_parts;
-
     std::vector<int64_t> held(ubatch.n_tokens, -1);
-    bool                 any = false;
     for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
         const llama_seq_id seq = ubatch.seq_id[i][0];
         const llama_pos    pos = ubatch.pos[i];
@@ -42,17 +55,14 @@ bool llama_kv_cache::mtp_find_held(const llama_ubatch & ubatch, slot_info & sinf
                 return true;
             }
         }
-        any = any || held[i] >= 0;
     }
-
-    if (!any) {
+    if (std::all_of(held.begin(), held.end(), [](int64_t cell) { return cell < 0; })) {
         return false;
     }
 
-    slot_info res = { LLAMA_MAX_SEQ, 0, {}, {} };
-    res.resize(n_parts);
-
-    for (uint32_t s = 0; s < n_parts; ++s) {
+    slot_info      res    = mtp_slots(ubatch, n_stream, seq_to_stream);
+    const uint32_t n_rows = ubatch.n_tokens / res.n_stream();
+    for (uint32_t s = 0; s < res.n_stream(); ++s) {
         std::vector<uint32_t> fresh;
         slot_info::idx_vec_t  idxs_fresh;
         for (uint32_t i = s * n_rows; i < (s + 1) * n_rows; ++i) {
@@ -69,12 +79,6 @@ bool llama_kv_cache::mtp_find_held(const llama_ubatch & ubatch, slot_info & sinf
             idxs_fresh = part.idxs[0];
         }
 
-        const uint32_t strm = seq_to_stream[ubatch.seq_id[s * n_rows][0]];
-
-        res.s0      = std::min(res.s0, strm);
-        res.s1      = std::max(res.s1, strm);
-        res.strm[s] = strm;
-
         auto next = idxs_fresh.begin();
         for (uint32_t i = s * n_rows; i < (s + 1) * n_rows; ++i) {
             res.idxs[s].push_back(held[i] >= 0 ? (uint32_t) held[i] : *next++);
@@ -90,18 +94,8 @@ bool llama_kv_cache::mtp_find_held(const llama_ubatch & ubatch, slot_info & sinf
 llama_kv_cache::slot_info llama_kv_cache::mtp_place(const llama_ubatch & ubatch) {
     if (other) {
         // rows that read another cache and store nothing need no cell: all that counts is their streams
-        const uint32_t n_parts = n_stream > 1 ? ubatch.n_seqs_unq : 1;
-
-        slot_info res = { LLAMA_MAX_SEQ, 0, {}, {} };
-        res.resize(n_parts);
-        for (uint32_t s = 0; s < n_parts; ++s) {
-            const uint32_t strm = seq_to_stream[ubatch.seq_id_unq[s]];
-
-            res.s0      = std::min(res.s0, strm);
-            res.s1      = std::max(res.s1, strm);
-            res.strm[s] = strm;
-            res.idxs[s].assign(ubatch.n_tokens / n_parts, 0);
-        }
+        slot_info res = mtp_slots(ubatch, n_stream, seq_to_stream);
+        res.idxs.assign(res.n_stream(), slot_info::idx_vec_t(ubatch.n_tokens / res.n_stream(), 0));
         return res;
     }
 
