@@ -225,9 +225,8 @@ static void set_up(pymtp_session & session, const llama_model & model, const pym
     if (mtp_memory_has_snapshots(llama_get_memory(session.ctx))) {
         session.last_pass.assign(cparams.n_seq_max, -1);
     }
-    session.padder = std::make_unique<mtp_padder>(
-        *session.ctx, *session.mtp,
-        mtp_padder::params{ params.padding, (uint32_t) params.n_draft_max, (uint32_t) session.n_outputs_max });
+    session.padder = std::make_unique<mtp_padder>(*session.ctx, *session.mtp, params.padding, params.n_draft_max,
+                                                  session.n_outputs_max);
     if (params.threads) {
         session.threads = create_threads(*params.threads);
         if (!ggml_threadpool_params_match(params.threads, params.threads_batch)) {

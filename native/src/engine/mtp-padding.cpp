@@ -126,22 +126,23 @@ std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row
 // and Q8_0, 2 threads, 2 to 8 sequences with 1 to 5 rows each: 2 to 4 rows (bench/passes.py --sequences).
 static constexpr int32_t PASS_ON_CPU = 3;
 
-mtp_padder::mtp_padder(llama_context & ctx, mtp_engine & mtp, const params & params) :
+mtp_padder::mtp_padder(llama_context & ctx, mtp_engine & mtp, int32_t mode, uint32_t n_draft_max,
+                       uint32_t n_outputs_max) :
     ctx(ctx), mtp(mtp), n_pos(ctx.get_model().pos_embd ? ctx.get_model().pos_embd->ne[1] : INT32_MAX),
     n_added(llama_n_seq_max(&ctx), 0) {
-    if (params.mode == PYMTP_PADDING_NEVER) {
+    if (mode == PYMTP_PADDING_NEVER) {
         return;
     }
     auto * const memory     = llama_get_memory(&ctx);
     const bool   is_unified = mtp.heads.n_stream() == 1;
-    const bool   is_many    = llama_n_seq_max(&ctx) > 1 && params.n_draft_max > 0;
+    const bool   is_many    = llama_n_seq_max(&ctx) > 1 && n_draft_max > 0;
 
     // A CPU needs as long for an added row as for building a graph, or longer: nano-glm, 8 sequences with 0 to 4
     // drafts, 1 thread: 36 ms a round with exact shapes and 39 with added rows (bench/graph_builds.py --padding never,
     // always).
-    const bool is_wanted = params.mode == PYMTP_PADDING_ALWAYS || mtp.is_async();
+    const bool is_wanted = mode == PYMTP_PADDING_ALWAYS || mtp.is_async();
 
-    limits = { params.n_draft_max + 1u, std::min(llama_n_batch(&ctx), llama_n_ubatch(&ctx)), params.n_outputs_max,
+    limits = { n_draft_max + 1u, std::min(llama_n_batch(&ctx), llama_n_ubatch(&ctx)), n_outputs_max,
                (size_t) (is_wanted ? INT32_MAX : PASS_ON_CPU) };
 
     if (mtp_memory_is_plain(memory) && is_unified) {
@@ -162,10 +163,7 @@ int32_t mtp_padder::decode(const std::vector<mtp_row> & rows, const uint8_t * fl
     for (const auto & row : rows) {
         drop(row.seq);
     }
-    std::vector<mtp_row> added;
-    if (how != MTP_PADDING_NONE) {
-        added = mtp_padding_rows(how, rows, limits);
-    }
+    auto       added = how == MTP_PADDING_NONE ? std::vector<mtp_row>() : mtp_padding_rows(how, rows, limits);
     const bool is_beyond =
         std::any_of(added.begin(), added.end(), [&](const mtp_row & row) { return row.pos >= n_pos; });
     if (is_beyond || rows.size() + added.size() > llama_n_batch(&ctx)) {

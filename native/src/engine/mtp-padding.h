@@ -45,13 +45,8 @@ std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row
 // The added rows of a context: how many passes get, and where they still are.
 class mtp_padder {
   public:
-    struct params {
-        int32_t  mode; // a pymtp_padding
-        uint32_t n_draft_max;
-        uint32_t n_outputs_max;
-    };
-
-    mtp_padder(llama_context & ctx, mtp_engine & mtp, const params & params);
+    // mode: a pymtp_padding
+    mtp_padder(llama_context & ctx, mtp_engine & mtp, int32_t mode, uint32_t n_draft_max, uint32_t n_outputs_max);
 
     // mtp_engine::decode, with added rows if there is room for them
     int32_t decode(const std::vector<mtp_row> & rows, const uint8_t * flags);
