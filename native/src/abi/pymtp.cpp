@@ -4,6 +4,7 @@
 
 #include "ggml-cpu.h"
 #include "llama-model.h"
+#include "mtp-graph-check.h"
 #include "mtp-memory.h"
 #include "mtp-ubatch.h"
 #include "pymtp-session.h"
@@ -329,8 +330,7 @@ static void need_matrix_type(const pymtp_session & session, int32_t type) {
     const auto res = (ggml_type) type;
     pymtp_refuse_if(type < 0 || type >= GGML_TYPE_COUNT || !ggml_type_name(res) || ggml_blck_size(res) == 0,
                     "%d is no ggml_type", type);
-    const bool is_float = res == GGML_TYPE_F32 || res == GGML_TYPE_F16 || res == GGML_TYPE_BF16;
-    pymtp_refuse_if(!is_float && !ggml_is_quantized(res), "an output matrix cannot be of type %s", ggml_type_name(res));
+    pymtp_refuse_if(!mtp_is_factor(res), "an output matrix cannot be of type %s", ggml_type_name(res));
     for (int32_t head = 0; head < session.n_heads; ++head) {
         const ggml_tensor * matrix = session.mtp->vocab.output_matrix(head);
         pymtp_refuse_if(matrix->ne[0] % ggml_blck_size(res) != 0,
