@@ -62,21 +62,15 @@ std::vector<mtp_run> mtp_planner::step_runs(int32_t step, int32_t n_steps) const
 
     const int32_t n_heads = heads.n_heads;
     const int32_t last    = step > 0 ? (step - 1) % n_heads : 0;
+    const int32_t n_run   = std::min(n_heads, n_steps - step); // no later step runs the other heads
 
-    for (int32_t i = 0; i < n_heads; ++i) {
-        const int32_t head = (step + i) % n_heads;
-        if (step + i >= n_steps && i > 0) {
-            continue; // no later step runs this head
-        }
-        if (!heads.chained) {
-            runs.push_back({ head, 0, 0, i == 0 ? MTP_OUTPUT_LOGITS : MTP_OUTPUT_NONE });
-            continue;
-        }
+    for (int32_t i = 0; i < n_run; ++i) {
+        const int32_t head       = (step + i) % n_heads;
         const bool    is_again   = head < step;
-        const bool    feeds_next = !is_again && head + 1 < std::min(n_heads, n_steps);
-        const int32_t plane_read = step == 0 || !is_again ? head : last + 1;
+        const bool    feeds_next = heads.chained && !is_again && head + 1 < std::min(n_heads, n_steps);
+        const int32_t plane_read = is_again ? last + 1 : head;
 
-        runs.push_back({ head, plane_read, head + 1,
+        runs.push_back({ head, heads.chained ? plane_read : 0, heads.chained ? head + 1 : 0,
                          i == 0     ? MTP_OUTPUT_LOGITS :
                          feeds_next ? MTP_OUTPUT_HIDDEN :
                                       MTP_OUTPUT_NONE });
