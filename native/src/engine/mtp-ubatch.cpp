@@ -1,5 +1,7 @@
 #include "mtp-ubatch.h"
 
+#include "mtp-padding.h"
+
 #include <algorithm>
 
 llama_ubatch mtp_ubatch_make(const std::vector<mtp_row> & rows, uint32_t n_pos, uint32_t n_stream) {
@@ -78,11 +80,7 @@ std::vector<mtp_row> mtp_rows_pad(const std::vector<mtp_row> & rows, bool has_st
     for (const auto & part : parts) {
         n_most = std::max(n_most, part.size());
     }
-    size_t n = 8;
-    while (n < n_most) {
-        n *= 2;
-    }
-    n = std::max(n_most, std::min(n, n_max / parts.size()));
+    const size_t n = std::max(n_most, std::min<size_t>(std::max(8u, mtp_padded_step(n_most)), n_max / parts.size()));
 
     std::vector<mtp_row> res;
     for (const auto & part : parts) {
