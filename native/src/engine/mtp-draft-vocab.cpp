@@ -43,8 +43,7 @@ static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, ggml_t
     }
 
     const ggml_backend_buffer_ptr empty(ggml_backend_buft_alloc_buffer(buft, 0));
-    const ggml_init_params        params = { 4 * ggml_tensor_overhead(), nullptr, true };
-    const ggml_context_ptr        ctx0(ggml_init(params));
+    const ggml_context_ptr        ctx0(ggml_init({ 4 * ggml_tensor_overhead(), nullptr, true }));
 
     ggml_tensor * matrix = ggml_new_tensor_2d(ctx0.get(), type, of->ne[0], n_rows);
     ggml_tensor * input  = ggml_new_tensor_2d(ctx0.get(), GGML_TYPE_F32, of->ne[0], 1);

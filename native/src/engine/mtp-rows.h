@@ -75,11 +75,9 @@ class mtp_rows {
     void truncate(llama_seq_id seq, llama_pos pos) {
         trunk[seq].truncate(pos);
         head[seq].truncate(pos);
-
-        const auto is_dropped = [&](const transient & row) {
-            return row.seq == seq && row.pos >= pos;
-        };
-        cur.erase(std::remove_if(cur.begin(), cur.end(), is_dropped), cur.end());
+        cur.erase(std::remove_if(cur.begin(), cur.end(),
+                                 [&](const transient & row) { return row.seq == seq && row.pos >= pos; }),
+                  cur.end());
     }
 
     // forget what heads have written
