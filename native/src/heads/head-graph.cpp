@@ -54,11 +54,8 @@ head_graph::head_graph(const llama_model & model, const llm_graph_params & param
     GGML_ASSERT(layer.nextn.eh_proj && layer.nextn.enorm && layer.nextn.hnorm);
     const auto rows = head_rows_build(*this, model, layer, il);
 
-    ggml_tensor * h_norm = build_norm(rows.hidden, layer.nextn.hnorm, nullptr, LLM_NORM_RMS, il);
-    cb(h_norm, "mtp_hnorm", il);
-
-    ggml_tensor * e_norm = build_norm(rows.embd, layer.nextn.enorm, nullptr, LLM_NORM_RMS, il);
-    cb(e_norm, "mtp_enorm", il);
+    ggml_tensor * h_norm = build_norm_if(layer.nextn.hnorm, rows.hidden, "mtp_hnorm");
+    ggml_tensor * e_norm = build_norm_if(layer.nextn.enorm, rows.embd, "mtp_enorm");
 
     inpL = build_lora_mm(layer.nextn.eh_proj, ggml_concat(ctx0, e_norm, h_norm, 0), layer.nextn.eh_proj_s);
     cb(inpL, "mtp_eh_proj", il);
