@@ -129,9 +129,7 @@ void head_generic_rotate(const llama_model & model, const llama_cparams & cparam
     ggml_backend_tensor_set(inp_pos, positions.data(), 0, ggml_nbytes(inp_pos));
     ggml_backend_tensor_set(cur, rows.data(), 0, ggml_nbytes(cur));
     if (factors) {
-        std::vector<uint8_t> data(ggml_nbytes(factors));
-        ggml_backend_tensor_get(of_model, data.data(), 0, data.size());
-        ggml_backend_tensor_set(factors, data.data(), 0, data.size());
+        ggml_backend_tensor_copy(of_model, factors);
     }
     mtp_refuse_if(ggml_backend_graph_compute(backend.get(), graph) != GGML_STATUS_SUCCESS, "the CPU failed");
     ggml_backend_tensor_get(res, rows.data(), 0, ggml_nbytes(res));
