@@ -5,7 +5,6 @@
 #include "llama-kv-cache-dsa.h"
 
 #include <cmath>
-#include <memory>
 
 static bool has_index(const llama_layer & layer) {
     return layer.indexer_k_norm && layer.indexer_k_norm_b && layer.indexer_proj && layer.indexer_attn_k &&

@@ -74,10 +74,6 @@ ggml_tensor * index_pools::build_picked(ggml_context * ctx0, ggml_tensor * score
 
 // --- what is in the cache
 
-std::vector<std::pair<int64_t, uint32_t>>::const_iterator index_pools::sequence::from(int64_t place) const {
-    return std::lower_bound(cells.begin(), cells.end(), std::make_pair(place, uint32_t(0)));
-}
-
 // Places are positions; where an image's rows share them they are counted, row by row.
 index_pools::sequence index_pools::find_cells(llama_seq_id seq) const {
     const auto & cells     = mctx->get_cache().get_cells(seq);

@@ -7,6 +7,7 @@
 
 #include "llama-graph.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -44,7 +45,9 @@ class index_pools : public llm_graph_input_i {
         bool                                      has_2d = false; // an image shares positions: places are counted
 
         // from a place on
-        std::vector<std::pair<int64_t, uint32_t>>::const_iterator from(int64_t place) const;
+        auto from(int64_t place) const {
+            return std::lower_bound(cells.begin(), cells.end(), std::make_pair(place, uint32_t(0)));
+        }
     };
 
     const llama_kv_cache_context * mctx;
