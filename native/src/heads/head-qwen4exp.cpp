@@ -17,6 +17,9 @@ class head_graph_of_qwen4exp : public llama_model_qwen4exp::graph {
         graph(model, params, no_build{}), il(hparams.n_layer() + cparams.nextn_layer_offset), layer(model.layers[il]) {
         std::copy(std::begin(hparams.rope_sections), std::begin(hparams.rope_sections) + 4, sections);
 
+        // K and V by position, and the keys of the index
+        const auto * memory = dynamic_cast<const llama_memory_hybrid_idx_context *>(mctx);
+
         ggml_tensor * streams     = build_joined();
         ggml_tensor * inp_pos     = build_inp_pos();
         inp_attn                  = build_attn_inp_kv();
@@ -25,7 +28,7 @@ class head_graph_of_qwen4exp : public llama_model_qwen4exp::graph {
 
         ggml_tensor * cur = build_hc_mix(streams, layer.hc_attn_norm, layer.hc_attn_down, layer.hc_attn_up,
                                          layer.hc_attn_inject, &inject, il);
-        cur               = build_layer_attn(inp_attn, memory(), nullptr, cur, inp_pos, sections, il);
+        cur               = build_layer_attn(inp_attn, memory, nullptr, cur, inp_pos, sections, il);
         streams           = build_hc_combine(streams, cur, inject, il);
 
         cur = build_hc_mix(streams, layer.hc_ffn_norm, layer.hc_ffn_down, layer.hc_ffn_up, layer.hc_ffn_inject, &inject,
@@ -84,11 +87,6 @@ class head_graph_of_qwen4exp : public llama_model_qwen4exp::graph {
     llm_graph_input_attn_kv * inp_attn = nullptr;
 
     int64_t n_streams() const { return hparams.dsv4_hc_mult; }
-
-    // K and V by position, and the keys of the index
-    const llama_memory_hybrid_idx_context * memory() const {
-        return dynamic_cast<const llama_memory_hybrid_idx_context *>(mctx);
-    }
 
     // [n_embd, n_streams, n_tokens] of each stream what eh_proj makes of it and the token
     ggml_tensor * build_joined() {
