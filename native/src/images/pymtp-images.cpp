@@ -254,18 +254,13 @@ int32_t pymtp_media_encode(const pymtp_media * media, int32_t i, int32_t n_rows,
 // [n_pos_per_embd, n_rows]
 static std::vector<llama_pos> positions(const mtmd_input_chunk & image, llama_pos begin, uint32_t n_pos_per_embd) {
     const int32_t          n_rows = mtmd_input_chunk_get_n_tokens(&image);
-    std::vector<llama_pos> res(n_pos_per_embd * n_rows, 0);
+    std::vector<llama_pos> res(n_pos_per_embd * n_rows);
     for (int32_t i = 0; i < n_rows; ++i) {
-        if (n_pos_per_embd == 1) {
-            res[i] = begin + i;
-            continue;
+        const auto     pos    = mtmd_image_tokens_get_decoder_pos(mtmd_input_chunk_get_tokens_image(&image), begin, i);
+        const uint32_t axes[] = { pos.t, pos.y, pos.x, pos.z };
+        for (uint32_t axis = 0; axis < n_pos_per_embd; ++axis) {
+            res[axis * n_rows + i] = axes[axis];
         }
-        const auto pos = mtmd_image_tokens_get_decoder_pos(mtmd_input_chunk_get_tokens_image(&image), begin, i);
-
-        res[i]              = pos.t;
-        res[i + n_rows]     = pos.y;
-        res[i + 2 * n_rows] = pos.x;
-        res[i + 3 * n_rows] = pos.z;
     }
     return res;
 }
