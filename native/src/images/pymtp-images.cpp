@@ -82,13 +82,6 @@ static std::string reason(const pymtp_catch_asserts & asserts, const char * othe
     return error.empty() ? otherwise : error;
 }
 
-static void follow_log() {
-    ggml_log_callback callback;
-    void *            user_data;
-    llama_log_get(&callback, &user_data);
-    mtmd_log_set(callback, user_data);
-}
-
 // what the engine can decode
 static void check_projector(const llama_model & model, const mtmd_context & ctx) {
     pymtp_refuse_if(!mtmd_support_vision(&ctx), "it is for sound, not for images");
@@ -121,7 +114,10 @@ int32_t pymtp_projector_load(const llama_model * model, const char * path, const
         const std::lock_guard<std::mutex> lock(g_encoding);
         const pymtp_catch_asserts         asserts;
 
-        follow_log();
+        ggml_log_callback callback;
+        void *            user_data;
+        llama_log_get(&callback, &user_data);
+        mtmd_log_set(callback, user_data);
         pymtp_log_take();
         mtmd_context * made = nullptr;
         const auto     why  = pymtp_thrown([&] { made = mtmd_init_from_file(path, model, native); });
