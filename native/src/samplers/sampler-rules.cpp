@@ -7,6 +7,7 @@
 #include <climits>
 #include <cmath>
 #include <cstring>
+#include <regex>
 #include <string>
 
 using tokens = std::vector<llama_token>;
@@ -30,14 +31,8 @@ static tokens tokenize_prefill(const llama_vocab * vocab, const std::string & te
 }
 
 static std::string escaped(const std::string & word) {
-    std::string pattern;
-    for (const char c : word) {
-        if (std::string(".[^$|()*+?]{}\\").find(c) != std::string::npos) {
-            pattern += '\\';
-        }
-        pattern += c;
-    }
-    return pattern;
+    static const std::regex special(R"([.^$|()*+?\[\]{}\\])");
+    return std::regex_replace(word, special, "\\$&");
 }
 
 static constexpr size_t GRAMMAR_BYTES_MAX = 4 * 1024 * 1024;
