@@ -18,13 +18,9 @@ static tokens tokenize(const llama_vocab * vocab, const char * text) {
 
 // The tokens of what the prompt has of the answer. Some vocabularies put a space before the first, which is not there.
 static tokens tokenize_prefill(const llama_vocab * vocab, const std::string & text) {
-    tokens     found    = tokenize(vocab, text.c_str());
-    const auto first_of = [](const std::string & piece) {
-        return piece.empty() ? 'x' : piece[0];
-    };
-    const bool adds_spaces =
-        !found.empty() && isspace((unsigned char) first_of(common_token_to_piece(vocab, found[0])));
-    if (adds_spaces && !isspace((unsigned char) first_of(text))) {
+    tokens found = tokenize(vocab, text.c_str());
+    if (!found.empty() && isspace((unsigned char) common_token_to_piece(vocab, found[0])[0]) &&
+        !isspace((unsigned char) text[0])) {
         found.erase(found.begin());
     }
     return found;
