@@ -67,19 +67,17 @@ class chat_limits {
         free_buried();
     }
 
-    template <typename T> static void bury(std::vector<std::pair<T, T>> pairs) noexcept {
-        for (auto & pair : pairs) {
-            bury_one(std::move(pair.first));
-            bury_one(std::move(pair.second));
-        }
-        free_buried();
-    }
-
   private:
     int64_t bytes_max;
 
     static void check_nesting(int32_t n);
     static void bury_one(std::shared_ptr<void> value) noexcept;
+
+    template <typename T> static void bury_one(std::pair<T, T> values) noexcept {
+        bury_one(std::move(values.first));
+        bury_one(std::move(values.second));
+    }
+
     static void free_buried() noexcept;
 
     template <typename T> static int32_t nesting_of(const T &) { return 0; }
