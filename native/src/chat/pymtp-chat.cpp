@@ -168,16 +168,6 @@ struct pymtp_chat_parser {
     std::vector<std::string>      call_ids; // of its tool calls
 };
 
-static std::unique_ptr<pymtp_chat_parser> chat_parser_make(const common_chat_params & prompt, bool continues) {
-    auto made           = std::make_shared<pymtp_chat_parser::prompt>();
-    made->params        = common_chat_parser_params(prompt);
-    made->params.parser = prompt.parser;
-    if (continues) {
-        made->begun = common_chat_parse(common_chat_input(), true, made->params);
-    }
-    return std::make_unique<pymtp_chat_parser>(std::move(made));
-}
-
 static void give(const common_json & value, char ** json) {
     const std::string text = value.dump_safe();
     auto * const      made = (char *) malloc(text.size() + 1);
@@ -249,9 +239,15 @@ int32_t pymtp_chat_template_render(const pymtp_chat_template * chat_template, co
         });
         inputs.use_jinja = self.is_jinja;
         limits.allow_messages(inputs.messages.size());
-        const bool continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
-        const auto prompt    = common_chat_templates_apply(self.templates.get(), inputs);
-        auto       made      = chat_parser_make(prompt, continues);
+
+        const auto prompt     = common_chat_templates_apply(self.templates.get(), inputs);
+        auto       shared     = std::make_shared<pymtp_chat_parser::prompt>();
+        shared->params        = common_chat_parser_params(prompt);
+        shared->params.parser = prompt.parser;
+        if (inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE) {
+            shared->begun = common_chat_parse(common_chat_input(), true, shared->params);
+        }
+        auto made = std::make_unique<pymtp_chat_parser>(std::move(shared));
         give(chat_prompt_write(prompt), json);
         pymtp_give(parser, std::move(made));
     });
