@@ -102,8 +102,6 @@ struct pymtp_lookup {
     // are there.
     std::vector<int32_t> latest;
 
-    int32_t & token_at(int32_t pos) { return tokens[pos & (capacity - 1)]; }
-
     int32_t token_at(int32_t pos) const { return tokens[pos & (capacity - 1)]; }
 
     bool is_whole(int32_t pos) const { return pos - n_gram + 1 >= begin; }
@@ -132,8 +130,8 @@ struct pymtp_lookup {
         if (token != END && size() > 0) {
             index(end - 1);
         }
-        token_at(end++) = token;
-        begin           = std::max(begin, end - capacity);
+        tokens[end++ & (capacity - 1)] = token;
+        begin                          = std::max(begin, end - capacity);
     }
 
     size_t place_of(const int32_t * gram) const { return hash(gram, n_gram) & (latest.size() - 1); }
