@@ -13,19 +13,15 @@ static void stay_from_now_on(pymtp_session & session, int32_t seq) {
     }
 }
 
-static void take_over(pymtp_session & session, int32_t seq) {
-    const int32_t end = session.padder->end(seq);
-    pymtp_refuse_if(end > session.n_ctx_seq, "sequence %d has %d positions, of which %d are possible", seq, end,
-                    session.n_ctx_seq);
-    stay_from_now_on(session, seq);
-}
-
 // one sequence, or all of them (-1)
 static void restore(pymtp_session & session, int32_t seq, const uint8_t * data, size_t size, mtp_origin origin) {
     session.mtp->restore_state(data, size, origin, seq);
     for (int32_t each = 0; each < (int32_t) llama_n_seq_max(session.ctx); ++each) {
         if (seq == -1 || seq == each) {
-            take_over(session, each);
+            const int32_t end = session.padder->end(each);
+            pymtp_refuse_if(end > session.n_ctx_seq, "sequence %d has %d positions, of which %d are possible", each,
+                            end, session.n_ctx_seq);
+            stay_from_now_on(session, each);
         }
     }
 }
