@@ -35,8 +35,7 @@ int32_t pymtp_token_bytes(const llama_vocab * vocab, int32_t token, int32_t spec
         pymtp_need(n_bytes, "the number of bytes") = 0;
         pymtp_need(vocab, "the vocabulary");
         pymtp_need_array(bytes, n_max, N_BYTES_MAX, "bytes");
-        pymtp_refuse_if(token < 0 || token >= llama_vocab_n_tokens(vocab),
-                        "token %d is out of range (vocabulary of %d)", token, llama_vocab_n_tokens(vocab));
+        pymtp_need_tokens(&token, 1, llama_vocab_n_tokens(vocab));
         *n_bytes = count(llama_token_to_piece(vocab, token, bytes, n_max, 0, special));
     });
 }
