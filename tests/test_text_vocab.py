@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from machine import GPUS, needs_exact_texts
+from machine import needs_exact_texts, needs_no_gpu
 from pymtp import Model, embedded
 from pymtp.drafting import text_vocab
 from pymtp.drafting.text_vocab import TextVocab
@@ -22,7 +22,6 @@ from random_gguf.side_files import split_heads
 from test_padding import PADDING, make_padding
 
 N_FIRST, N_RECENT = 1024, 256
-needs_no_gpu = pytest.mark.skipif(bool(GPUS), reason="GPUs of this llama.cpp take no matrices by rows")
 MATRIX = np.arange(8192, dtype=np.uint8)[:, None]
 
 

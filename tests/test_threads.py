@@ -215,6 +215,7 @@ def test_a_model_can_be_closed_while_threads_tokenize() -> None:
         assert [type(error) for error in errors] == [Closed, Closed]
 
 
+@needs_exact_texts
 def test_a_restored_state_leaves_nothing_known_of_the_cache(tmp_path: Path) -> None:
     with Model(n_ctx=256, n_threads=1) as model:
         one, other = [5, 6, 7] * 9, [8, 9, 10] * 9
