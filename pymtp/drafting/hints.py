@@ -17,7 +17,7 @@ from pymtp.errors import StateError
 from pymtp.text.files import read_record
 
 BUILD = f"{PIN}, series {SERIES}"
-N_BYTES_MAX = 1 << 16
+N_BYTES_MAX = 1 << 18
 AGE = FORGET // 8
 """Passes by which what is not in use ages with a process, so that a few processes measure it again."""
 

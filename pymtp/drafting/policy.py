@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import accumulate
 from operator import itemgetter, mul
 from statistics import median, mode
@@ -247,7 +247,7 @@ class DraftPolicy:
     """Chooses plans, and learns from their outcomes. One for all sequences of a model."""
 
     def __init__(self, n_draft_max: int, *, has_heads: bool, in_step: bool = False, shape: Shape = exact) -> None:
-        self._shape = shape = cache(shape)
+        self._shape = shape = lru_cache(1024)(shape)
         self.costs = PassCosts(shape)
         self._in_step = in_step  # whether a pass costs as if all sequences had as many drafts as the one with the most
         self.rates = Rates([HEAD_RATE] * AUTO_DRAFT_MAX + [rate for _, rate in MATCH_RATES], 4 * MEMORY)
