@@ -124,7 +124,7 @@ for case in $cases; do
     case $shape in
     tests)
         native native/tests/test-cuda.cpp "$work/test-cuda"
-        LINES_KEPT=12 note test-cuda 200 "$work/test-cuda"
+        LINES_KEPT=20 note test-cuda 200 bash -c "seq 0 15 | xargs -P 16 -I {} '$work/test-cuda' {} 16"
         native native/tests/test-cuda-invariant.cpp "$work/test-cuda-invariant"
         LINES_KEPT=12 note test-cuda-invariant 60 "$work/test-cuda-invariant"
         ;;

@@ -6,6 +6,9 @@
 #include <sstream>
 
 inline int g_n_failed = 0;
+inline int g_n_tests  = 0; // that were met
+inline int g_part     = 0; // of g_n_parts: the tests that are run, where processes share them
+inline int g_n_parts  = 1;
 
 inline void check_failed(const char * file, int line, const char * what, const char * more = "") {
     fprintf(stderr, "%s:%d: %s%s\n", file, line, what, more);
@@ -33,6 +36,9 @@ void check_equal(const A & a, const B & b, const char * file, int line, const ch
 // Runs a test, a function without arguments that is called what it shows.
 #define RUN(test)                                                               \
     do {                                                                        \
+        if (g_n_tests++ % g_n_parts != g_part) {                                \
+            break;                                                              \
+        }                                                                       \
         const int n_failed = g_n_failed;                                        \
         test();                                                                 \
         printf("%s %s\n", g_n_failed == n_failed ? "ok    " : "FAILED", #test); \

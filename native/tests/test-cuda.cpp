@@ -12,6 +12,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -640,7 +641,11 @@ static void attention_reads_quantized_caches() {
 }
 
 int main(int argc, char ** argv) {
-    g_small = argc > 1 && std::strcmp(argv[1], "small") == 0;
+    g_small = argc == 2 && std::strcmp(argv[1], "small") == 0;
+    if (argc == 3) { // a part of the tests, and of how many
+        g_part    = std::atoi(argv[1]);
+        g_n_parts = std::max(std::atoi(argv[2]), 1);
+    }
     if (!find_gpu("CUDA")) {
         return SKIPPED;
     }
