@@ -1,5 +1,5 @@
 // The CUDA backend against the CPU backend. Without a GPU there is nothing to test. test-cuda small: fewer shapes, for
-// compute-sanitizer.
+// compute-sanitizer; test-cuda 3 16: the fourth of sixteen parts of the tests.
 
 #include "check.h"
 #include "ggml-backend.h"
@@ -642,7 +642,7 @@ static void attention_reads_quantized_caches() {
 
 int main(int argc, char ** argv) {
     g_small = argc == 2 && std::strcmp(argv[1], "small") == 0;
-    if (argc == 3) { // a part of the tests, and of how many
+    if (argc == 3) {
         g_part    = std::atoi(argv[1]);
         g_n_parts = std::max(std::atoi(argv[2]), 1);
     }
