@@ -150,8 +150,10 @@ class Model:
         self._adaptive = drafter if isinstance(drafter, AdaptiveDrafter) else None
         policy = self._adaptive.policy if self._adaptive else None
         self._hints = self._hints_for(target) if policy and draft_max == "auto" else None
+        keep_hints = None
         if policy and self._hints:
             self._hints.give_to(policy)
+            keep_hints = partial(self._hints.keep, policy)
         lora = Adapters(session, weights.adapters)
         follows = session.n_heads and choice.follows_texts(self.info, self.params.drafting)
         is_whole = self.params.model.split_mode in ("none", "layer")  # else single rows cannot be written
@@ -159,8 +161,8 @@ class Model:
         self._scheduler = Scheduler(session, drafter, policy=policy, earlier=earlier, adapters=lora, vocab=vocab)
         self._loop = EngineLoop(self._scheduler)
         self._free.detach()
-        keep = partial(self._hints.keep, policy) if policy and self._hints else None
-        self._free = weakref.finalize(self, _free, self._loop, keep, session, weights, self.vocabulary, self.projector)
+        parts = session, weights, self.vocabulary, self.projector
+        self._free = weakref.finalize(self, _free, self._loop, keep_hints, *parts)
 
     def _hints_for(self, target: LoadTarget) -> DraftHints | None:
         """Where what is learned of drafting is kept; how long the context may be makes no difference to it."""
