@@ -348,26 +348,27 @@ def test_passes_that_are_computed_alike_cost_the_same_and_are_planned_alike() ->
     assert costs.table(2, 3, 13)[10:] == costs.table(2, 4, 12)[9:] == [12.0] * 4
 
 
-def taught(machine: Machine, right: float) -> DraftPolicy:
+def taught(machine: Machine, right: float, n: int = 1) -> DraftPolicy:
     policy = DraftPolicy(15, has_heads=True)
-    play(policy, machine, 300, right=right)
+    play(policy, machine, 300, right=right, n=n)
     return policy
 
 
+@pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize(("machine", "right"), [(steep, 0.1), (flat, 0.9)])
 def test_a_policy_goes_on_where_an_earlier_process_ended(
-    machine: Machine, right: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: Machine, right: float, n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    old, new, of_another = taught(machine, right), DraftPolicy(15, has_heads=True), DraftPolicy(15, has_heads=True)
+    old, new, of_another = taught(machine, right, n), DraftPolicy(15, has_heads=True), DraftPolicy(15, has_heads=True)
     DraftHints("a model").keep(old)
     DraftHints("a model").give_to(new)
     DraftHints("another").give_to(of_another)
-    assert new.heads_in_use(1) == old.heads_in_use(1) < of_another.heads_in_use(1)  # of prompts
-    later, _ = play(old, machine, 40, right=right, seed=2)
-    begun, _ = play(new, machine, 40, right=right, seed=2)
-    anew, _ = play(of_another, machine, 40, right=right, seed=2)
-    lengths = [[plan.steps for plan in plans] for plans in (later, begun, anew)]
+    assert new.heads_in_use(n) == old.heads_in_use(n) < of_another.heads_in_use(n)  # of prompts
+    later, _ = play(old, machine, 40, right=right, n=n, seed=2)
+    begun, _ = play(new, machine, 40, right=right, n=n, seed=2)
+    fresh, _ = play(of_another, machine, 40, right=right, n=n, seed=2)
+    lengths = [[plan.steps for plan in plans] for plans in (later, begun, fresh)]
     assert lengths[0].count(mode(lengths[0])) > 30
     assert lengths[1].count(mode(lengths[0])) > 30  # as if the process had not ended
     assert lengths[1][0] == mode(lengths[0]) and lengths[2][0] == 0
