@@ -9,8 +9,10 @@
 #include "mtp-memory.h"
 #include "mtp-ubatch.h"
 
+#include <cmath>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 static llama_model * g_plain;
@@ -390,6 +392,88 @@ static void a_cache_can_be_shared() {
     CHECK(!mtp_memory_can_share(nullptr));
 }
 
+// Whether a row sees a cell, by their positions alone.
+static bool is_seen(const llama_kv_cells & cells, uint32_t cell, const llama_ubatch & u, uint32_t row, uint32_t n_swa) {
+    if (cells.is_empty(cell) || !cells.seq_has(cell, u.seq_id[row][0])) {
+        return false;
+    }
+    const llama_pos pos = cells.pos_get(cell);
+    if (pos > u.pos[row] || (n_swa > 0 && u.pos[row] - pos >= (llama_pos) n_swa)) {
+        return false;
+    }
+    const auto & place = cells.ext_get(cell);
+    const auto   at    = std::make_pair(u.pos[row + u.n_tokens], u.pos[row + 2 * u.n_tokens]);
+    return pos < u.pos[row] || std::make_pair(place.y, place.x) <= at;
+}
+
+// Rows of text, and then of an image: these share a position, and lie in lines of three.
+static llama_ubatch rows_with_an_image(std::vector<mtp_row> rows, llama_seq_id seq, llama_pos pos, uint32_t n_image) {
+    const size_t n_text = rows.size();
+    for (uint32_t i = 0; i < n_image; ++i) {
+        rows.push_back({ 0, pos, seq, false });
+    }
+    auto u = mtp_ubatch_make(rows, 4, 1);
+    for (uint32_t i = 0; i < n_image; ++i) {
+        u.pos[n_text + i + u.n_tokens]     = pos + i / 3;
+        u.pos[n_text + i + 2 * u.n_tokens] = pos + i % 3;
+    }
+    return u;
+}
+
+static void masks_show_what_positions_say(uint32_t n_swa, uint32_t n_kv, ggml_type type) {
+    cache c(64, 3, true, n_swa);
+
+    const auto pass = [&](const llama_ubatch & u) {
+        const auto sinfos = c.kv.prepare({ u });
+        CHECK_EQUAL(sinfos.size(), 1u);
+        c.kv.apply_ubatch(sinfos[0], u);
+
+        const ggml_context_ptr        ctx(ggml_init({ ggml_tensor_overhead(), nullptr, true }));
+        ggml_tensor *                 mask = ggml_new_tensor_4d(ctx.get(), type, n_kv, u.n_tokens, 1, 1);
+        const ggml_backend_buffer_ptr buf(
+            ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), ggml_backend_cpu_buffer_type()));
+        c.kv.set_input_kq_mask(mask, &u, true);
+
+        const auto & cells   = c.kv.get_cells(0);
+        size_t       n_seen  = 0;
+        size_t       n_wrong = 0;
+        for (uint32_t row = 0; row < u.n_tokens; ++row) {
+            for (uint32_t cell = 0; cell < n_kv; ++cell) {
+                const size_t at    = row * n_kv + cell;
+                const float  value = type == GGML_TYPE_F16 ? ggml_fp16_to_fp32(((ggml_fp16_t *) mask->data)[at]) :
+                                                             ((float *) mask->data)[at];
+                const bool   seen  = is_seen(cells, cell, u, row, n_swa);
+                n_seen += seen;
+                n_wrong += value != (seen ? 0.0f : -INFINITY);
+            }
+        }
+        CHECK_EQUAL(n_wrong, 0u);
+        CHECK(n_seen > 0);
+    };
+    const auto text = [&](std::vector<mtp_row> rows) {
+        pass(mtp_ubatch_make(rows, 4, 1));
+    };
+    auto rows = rows_of(0, 0, 12);
+    for (const auto & row : rows_of(1, 0, 5)) {
+        rows.push_back(row);
+    }
+    text(rows);
+    c.kv.seq_rm(0, 9, -1); // its cells go to others
+    c.kv.seq_cp(1, 2, 0, 4);
+    text({ { 0, 5, 1, false }, { 0, 9, 0, false }, { 0, 6, 1, false }, { 0, 10, 0, false }, { 0, 11, 0, false } });
+    pass(rows_with_an_image({ { 0, 7, 1, false }, { 0, 4, 2, false } }, 1, 8, 8));
+    text({ { 0, 11, 1, false }, { 0, 12, 1, false }, { 0, 12, 0, false }, { 0, 5, 2, false } });
+}
+
+static void masks_show_what_positions_say() {
+    for (const uint32_t n_swa : { 0, 4 }) {
+        for (const ggml_type type : { GGML_TYPE_F16, GGML_TYPE_F32 }) {
+            masks_show_what_positions_say(n_swa, 64, type);
+            masks_show_what_positions_say(n_swa, 16, type); // cells after them are left out
+        }
+    }
+}
+
 int main(int argc, char ** argv) {
     if (argc != 3) {
         fprintf(stderr, "usage: test-cells GLM4MOE.gguf MIMO2.gguf\n");
@@ -420,6 +504,7 @@ int main(int argc, char ** argv) {
     RUN(a_placed_ubatch_is_not_applied_again);
     RUN(a_pass_that_fits_one_of_two_caches_is_dropped_as_a_draft_is);
     RUN(a_cache_can_be_shared);
+    RUN(masks_show_what_positions_say);
 
     llama_model_free(g_plain);
     llama_model_free(g_window);

@@ -180,14 +180,17 @@ void llama_kv_cache::mtp_release() {
     mtp.clear();
 }
 
+// Rows of one sequence for which a look at all cells is as good as a list of its own.
+static constexpr uint32_t FEW_ROWS = 16;
+
 const mtp_mask_lists * llama_kv_cache::mtp_list_cells(ggml_tensor * mask, const llama_ubatch & ubatch) const {
     const uint32_t n_parts = mask->ne[3];
     const uint32_t n_rows  = ubatch.n_tokens / n_parts;
     // devices have a copy of the mask, and kernels of their own
     const bool     is_host = !layers.empty() && ggml_backend_buffer_is_host(layers[0].k->buffer);
     const bool     is_many = n_parts == 1 && ubatch.seq_id[0][0] != ubatch.seq_id[n_rows - 1][0];
-    if (!is_host && !is_many) {
-        return nullptr; // a look at all cells is as good
+    if (!is_host && !is_many && n_rows <= FEW_ROWS) {
+        return nullptr;
     }
     for (uint32_t begin = 0; begin < ubatch.n_tokens; begin += n_rows) {
         mtp_lists.make((other ? other : this)->mtp.n_changes, get_cells(ubatch.seq_id[begin][0]), ubatch.seq_id + begin,
@@ -197,4 +200,61 @@ const mtp_mask_lists * llama_kv_cache::mtp_list_cells(ggml_tensor * mask, const 
         mtp_lists.set(mask, ubatch.seq_id, ubatch.n_tokens);
     }
     return &mtp_lists;
+}
+
+// Sets a mask [n_kv, rows] by the lists of its rows' sequences; false: there are none, or they do not tell what is seen.
+// Of rows that follow on each other in a sequence each has what the one before it sees, with the cells since then and
+// without those that have left the window.
+bool llama_kv_cache::mtp_set_mask(ggml_tensor * mask, const llama_ubatch & ubatch, bool causal) const {
+    const auto * lists = mtp_list_cells(mask, ubatch);
+    if (!lists || !causal || hparams.use_alibi) {
+        return false;
+    }
+    const bool is_2d = ubatch.is_pos_2d();
+
+    const auto set_rows = [&](auto * data, auto keep, auto drop) {
+        const int64_t n_kv  = mask->ne[0];
+        size_t        begin = 0; // in the sequence's list, of the cells before the row that are seen
+        size_t        end   = 0;
+        for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+            const llama_seq_id seq   = ubatch.seq_id[i][0];
+            const llama_pos    pos   = ubatch.pos[i];
+            const auto &       cells = get_cells(seq);
+            const auto &       own   = lists->of(seq);
+            auto * const       row   = data + n_kv * i;
+
+            const auto put = [&](size_t at, bool is_seen) {
+                if (own[at] < n_kv) { // others were placed after the number of cells was known
+                    row[own[at]] = is_seen ? keep : drop;
+                }
+            };
+            const auto is_left = [&](int32_t cell) {
+                const llama_pos of_cell = cells.pos_get(cell);
+                return of_cell < pos && llama_hparams::is_masked_swa(n_swa, swa_type, of_cell, pos);
+            };
+            if (i > 0 && ubatch.seq_id[i - 1][0] == seq && ubatch.pos[i - 1] <= pos) {
+                std::copy_n(row - n_kv, n_kv, row);
+                for (; begin < own.size() && is_left(own[begin]); ++begin) {
+                    put(begin, false);
+                }
+            } else {
+                std::fill_n(row, n_kv, drop);
+                begin = end = std::partition_point(own.begin(), own.end(), is_left) - own.begin();
+            }
+            for (end = std::max(begin, end); end < own.size() && cells.pos_get(own[end]) < pos; ++end) {
+                put(end, true);
+            }
+            // rows of an image share a position, and see what is before them in it
+            for (size_t at = end; at < own.size() && cells.pos_get(own[at]) == pos; ++at) {
+                put(at, !is_2d || !cells.ext_get(own[at]).is_2d_gt(ubatch.pos[i + ubatch.n_tokens * 2],
+                                                                   ubatch.pos[i + ubatch.n_tokens]));
+            }
+        }
+    };
+    if (mask->type == GGML_TYPE_F16) {
+        set_rows((ggml_fp16_t *) mask->data, ggml_fp32_to_fp16(0.0f), ggml_fp32_to_fp16(-INFINITY));
+    } else {
+        set_rows((float *) mask->data, 0.0f, -INFINITY);
+    }
+    return true;
 }
