@@ -10,7 +10,7 @@ import pytest
 from machine import needs_no_gpu
 from pymtp import Model
 from pymtp.engine.session import Chunk, Session
-from random_gguf import write_glm4moe, write_qwen4exp_picking
+from random_gguf import write_glm4moe, write_qwen4exp_picking, write_step35
 
 pytestmark = pytest.mark.model
 
@@ -103,6 +103,18 @@ def test_parts_of_prompts_leave_the_graphs_of_rounds_alone(session: Session) -> 
         assert verify(session, lengths, [Chunk([5] * n_rows, len(PROMPT), N_SEQ - 1, feed=True)]) <= 1  # GPUs pad
     assert session.compute_bytes == before
     assert verify(session, lengths) == 0
+
+
+def test_a_prompt_runs_all_its_heads_after_one_of_as_many_rows_that_fewer_saw(tmp_path: Path) -> None:
+    path = write_step35(tmp_path / "tiny.gguf", n_heads=3)
+
+    def probs_of_drafts(n_heads_before: int) -> list[list[float]]:
+        with Model(path, n_ctx=256, n_seq_max=2, n_threads=1, draft_max=3) as model:
+            model.session.decode([Chunk(PROMPT, 0, 0, feed=True, n_heads=n_heads_before)])
+            model.session.decode([Chunk(PROMPT, 0, 1, feed=True, n_heads=3)])
+            return model.session.draft_tokens([Chunk([7], len(PROMPT), 1)], 3, probs=True)[1]
+
+    assert probs_of_drafts(1) == probs_of_drafts(3)
 
 
 def test_requests_whose_slots_are_in_another_order_share_passes(tmp_path: Path) -> None:

@@ -20,14 +20,13 @@
 class mtp_graph_input_plan : public llm_graph_input_i {
   public:
     struct stage {
-        uint32_t      n_tokens;
         ggml_tensor * tokens     = nullptr; // I32 [n_tokens]
         ggml_tensor * rows_read  = nullptr; // I32 [n_tokens]
         ggml_tensor * rows_write = nullptr; // I64 [n_tokens]
         ggml_tensor * sees_all   = nullptr; // F32 [1, n_tokens]; without a buffer where all see a small cache whole
     };
 
-    explicit mtp_graph_input_plan(const mtp_engine & mtp) : mtp(mtp) {}
+    explicit mtp_graph_input_plan(const mtp_engine & mtp) : mtp(mtp), key(mtp.plan().key(false)) {}
 
     void set_input(const llama_ubatch *) override {
         const auto & plan = mtp.plan();
@@ -41,19 +40,16 @@ class mtp_graph_input_plan : public llm_graph_input_i {
         }
     }
 
-    // a kept graph's stages have the same runs, as its key says; they and their rows are counted here
     bool can_reuse(const llm_graph_params & params) override {
-        const auto & now = mtp.plan().stages;
-        return (!rows_trunk || rows_trunk->ne[0] == params.ubatch.n_tokens) &&
-               std::equal(stages.begin(), stages.end(), now.begin(), now.end(),
-                          [](const auto & a, const auto & b) { return a.n_tokens == b.ubatch.n_tokens; });
+        return (!rows_trunk || rows_trunk->ne[0] == params.ubatch.n_tokens) && key == mtp.plan().key(false);
     }
 
     ggml_tensor *      rows_trunk = nullptr; // I64 [n_tokens]
     std::vector<stage> stages;
 
   private:
-    const mtp_engine & mtp;
+    const mtp_engine &         mtp;
+    const std::vector<int64_t> key; // of the plan that the graph was built for
 
     template <typename T> static void set(ggml_tensor * tensor, const T * data, size_t n) {
         if (tensor && tensor->buffer) {
@@ -145,7 +141,7 @@ class mtp_graph_builder {
     ggml_tensor * add_stage(size_t i, ggml_tensor * tokens) {
         const auto &   stage    = mtp.plan().stages[i];
         auto &         input    = inputs->stages.emplace_back();
-        const uint32_t n_tokens = input.n_tokens = stage.ubatch.n_tokens;
+        const uint32_t n_tokens = stage.ubatch.n_tokens;
 
         if (!tokens) {
             tokens = input.tokens = new_input(GGML_TYPE_I32, n_tokens, "mtp_tokens");
