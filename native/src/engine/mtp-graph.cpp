@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 // --- inputs
@@ -119,6 +120,26 @@ llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input
 
 ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
     return res.mtp && res.part ? res.mtp->vocab.weight(res.get_ctx(), res.part->head, weight) : weight;
+}
+
+llm_graph_input_i * mtp_graph_trunk_input(const llm_graph_result & res, const llm_graph_input_i & input) {
+    if (!res.mtp || !res.part || !res.mtp->plan().stages[res.part->stage].as_trunk) {
+        return nullptr;
+    }
+    const auto is_attention = [](const llm_graph_input_i & one) {
+        return dynamic_cast<const llm_graph_input_attn_kv *>(&one) ||
+               dynamic_cast<const llm_graph_input_attn_k *>(&one) ||
+               dynamic_cast<const llm_graph_input_attn_kv_iswa *>(&one);
+    };
+    for (const auto & other : res.inputs) {
+        // beside recurrent states attention's is a part of another input
+        const auto *        hybrid = dynamic_cast<const llm_graph_input_mem_hybrid *>(other.get());
+        llm_graph_input_i * one    = hybrid ? hybrid->get_attn() : other.get();
+        if (is_attention(*one) && typeid(*one) == typeid(input)) {
+            return one;
+        }
+    }
+    return nullptr;
 }
 
 // --- the heads' part of a graph

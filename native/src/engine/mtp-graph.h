@@ -15,6 +15,10 @@ ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight);
 // the trunk come back as they are. The given input stays alive inside what is returned.
 llm_graph_input_ptr mtp_graph_wrap_input(llm_graph_result & res, llm_graph_input_ptr input);
 
+// The trunk's input that a head's part takes in the place of this one, which would be set to the same; nullptr: there is
+// none.
+llm_graph_input_i * mtp_graph_trunk_input(const llm_graph_result & res, const llm_graph_input_i & input);
+
 // After the trunk's graph: stores its hidden states in the buffer and, if the pass feeds them, runs the heads.
 void mtp_graph_finish(const llm_graph_params & params);
 

@@ -195,6 +195,12 @@ void mtp_heads::forget_draft(const std::vector<mtp_row> & of) {
     }
 }
 
+bool mtp_heads::hide_any(const std::vector<mtp_row> & of, int32_t n) const {
+    return std::any_of(seen.begin(), seen.begin() + n, [&](const auto & by_seq) {
+        return std::any_of(of.begin(), of.end(), [&](const auto & row) { return by_seq[row.seq].hides_any(); });
+    });
+}
+
 void mtp_heads::set_input(int32_t head, llm_graph_input_i & input, const llama_ubatch & ubatch) const {
     if (head >= n_storing ||
         std::none_of(seen[head].begin(), seen[head].end(), [](const auto & one) { return one.hides_any(); })) {

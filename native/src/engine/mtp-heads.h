@@ -98,6 +98,9 @@ class mtp_heads {
     // gives back what a draft has taken that failed. rows: those of the draft
     void forget_draft(const std::vector<mtp_row> & rows);
 
+    // whether one of the first n heads has not seen all of the sequences of these rows
+    bool hide_any(const std::vector<mtp_row> & of, int32_t n) const;
+
     // sets an input of a head's part of a graph: its masks leave out what the head has not seen
     void set_input(int32_t head, llm_graph_input_i & input, const llama_ubatch & ubatch) const;
 

@@ -22,7 +22,7 @@ std::vector<int64_t> mtp_plan::key(bool has_streams) const {
     std::vector<int64_t> key = { picks, picks_probs };
     for (const auto & stage : stages) {
         const auto & rows = stage.ubatch;
-        key.insert(key.end(), { rows.n_tokens, (int64_t) stage.sees_all.size() });
+        key.insert(key.end(), { rows.n_tokens, (int64_t) stage.sees_all.size(), stage.as_trunk });
         if (has_streams) {
             key.push_back(rows.n_seqs_unq);
             key.insert(key.end(), rows.seq_id_unq, rows.seq_id_unq + rows.n_seqs_unq);
@@ -119,6 +119,7 @@ mtp_plan_ptr mtp_planner::trunk(const llama_ubatch & ubatch, const llama_memory_
     }
     if (n_most > 0) {
         add_feed(*plan, ubatch, mctx, n_most, heads.find_read(rows));
+        plan->stages[0].as_trunk = !heads.own_memory() && !heads.hide_any(rows, n_most);
     }
     return plan;
 }

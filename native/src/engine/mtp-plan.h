@@ -33,10 +33,11 @@ struct mtp_heads_stage {
 
     std::vector<mtp_run> runs;
 
-    bool follows = false;            // tokens and hidden states come from the stage before, in the graph
-    bool keeps   = false;            // hidden states go to the buffer, for a later graph
+    bool follows  = false;          // tokens and hidden states come from the stage before, in the graph
+    bool keeps    = false;          // hidden states go to the buffer, for a later graph
+    bool as_trunk = false;          // rows, cells and what they see are the trunk's, and so are the inputs of attention
 
-    std::vector<int32_t> rows_read;  // [n_tokens] rows of the hidden buffer, unless it follows
+    std::vector<int32_t> rows_read; // [n_tokens] rows of the hidden buffer, unless it follows
     std::vector<int64_t> rows_write; // [n_tokens] rows of the hidden buffer, if it keeps
 
     // Attention sees what the index has picked for the first draft of the round. Rows whose round began with at most as
