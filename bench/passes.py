@@ -2,7 +2,7 @@
 
 What verifying costs: passes of the trunk after a short prompt, each of which computes the logits of all its rows, or
 of the last one where that is a prompt (more than 16 rows). The numbers of rows take turns of several passes, the first
-of which do not count: graphs are built then, and CUDA captures one when it comes the third time. Prints medians in
+of which do not count: graphs are built then, and CUDA records one when it comes the ninth time. Prints medians in
 milliseconds, and multiples of the first number's; then, by a straight line through the medians, how many rows cost as
 much as one pass more does. With several sequences, each has N rows.
 """
@@ -22,7 +22,7 @@ from pymtp.benchmark.tables import markdown
 COLUMNS = [("rows", "rows", "d"), ("ms", "ms", ".2f"), ("of the first", "of_one", ".2f")]
 N_VERIFIED = 16
 """Rows of a pass that may verify drafts."""
-N_FIRST = 4
+N_FIRST = 9
 """Passes of a turn that do not count."""
 N_COUNTED = 5
 """Passes of a turn that count."""

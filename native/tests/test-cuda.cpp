@@ -425,7 +425,8 @@ static void products_of_the_same_rows_are_moved_together() {
     CHECK(get<float>(second) == of_b.compute(g_gpu, 0, 2));
 }
 
-// The memory of a product's activations gets other values, and they are multiplied again, in two passes of one graph.
+// The memory of a product's activations gets other values, and they are multiplied again, in passes of one graph: the
+// first eight launch its kernels, the ninth records it.
 static void activations_that_change_are_quantized_again() {
     static constexpr int64_t N_VALUES = 1024;
     static constexpr int64_t N_OUT    = 77;
@@ -440,7 +441,7 @@ static void activations_that_change_are_quantized_again() {
         ggml_tensor * after   = ggml_mul_mat(ctx, weights, ggml_scale_inplace(ctx, input, -2.0f));
         gf.build({ before, after });
         set(weights, matrix);
-        for (int pass = 0; pass < 2; ++pass) {
+        for (int pass = 0; pass < 12; ++pass) {
             const auto values = random_values(N_VALUES * n_rows);
             set(input, values);
             gf.compute();
