@@ -585,6 +585,26 @@ def test_responses_stream_what_they_return(server: Client) -> None:
     assert events[-1]["response"]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"tool_choice": "none", "parallel_tool_calls": False},
+        {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]}},
+    ],
+)
+def test_a_response_repeats_what_it_was_asked_about_tools(server: Client, asked: dict[str, Any]) -> None:
+    function = {"type": "function", "name": "look", "description": "d", "parameters": {"type": "object"}}
+    tools = [function, {"type": "custom", "name": "patch"}] if asked else []
+    body = {"input": "Hello", "max_output_tokens": 4, "temperature": 0, "tools": tools, **asked}
+    events = server.post("/v1/responses", stream=True, **body).events
+    begun = [each["response"] for each in events if each["type"] in ("response.created", "response.in_progress")]
+    for response in (server.post("/v1/responses", **body).json, events[-1]["response"], *begun):
+        assert response["tools"] == tools and response["tool_choice"] == asked.get("tool_choice", "auto")
+        assert response["parallel_tool_calls"] == asked.get("parallel_tool_calls", True)
+    assert len(begun) == 2
+
+
 def test_messages_stream_what_they_return(server: Client) -> None:
     body = {"messages": MESSAGES, "system": "You are brief.", "max_tokens": 12, "temperature": 0}
     whole = server.post("/v1/messages", **body).json

@@ -16,7 +16,7 @@ from .answer import LiveAnswer
 from .bodies import as_structure, refuse
 from .chat import ChatReply
 from .errors import invalid
-from .fields import OneAnswer
+from .fields import ChatBody, OneAnswer
 from .logs import random_name
 from .respond import event
 from .served_model import ServedModel
@@ -99,6 +99,11 @@ def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {key: value for key, value in tool.items() if key != "type"}}
 
 
+def _tool_as_asked(tool: dict[str, Any]) -> dict[str, Any]:
+    """The tool of a response that `_tool` has made one of a chat."""
+    return {"type": "function", **tool["function"]} if tool.get("type") == "function" else tool
+
+
 def _add_item(messages: list[dict[str, Any]], item: Item) -> None:
     """Add an item of the input: what the assistant did in one turn is one message."""
     if item.role in ("user", "system", "developer"):
@@ -152,7 +157,7 @@ class ResponsesReply(ChatReply):
     def progress(self, answer: LiveAnswer, n_done: int) -> Iterable[bytes]:
         yield from self._begin(answer)
         done = reports.progress(answer, n_done)["prompt_progress"]
-        yield self._event("response.in_progress", response=self._head("in_progress"), prompt_progress=done)
+        yield self._event("response.in_progress", response=self._head(answer, "in_progress"), prompt_progress=done)
 
     def _closing(self, answer: LiveAnswer, message: ChatMessage) -> Iterable[bytes]:
         output = self._output(answer, message)
@@ -167,7 +172,7 @@ class ResponsesReply(ChatReply):
 
     def _opening(self, answer: LiveAnswer) -> Iterable[bytes]:
         for name in ("created", "in_progress"):
-            yield self._event(f"response.{name}", response=self._head("in_progress"))
+            yield self._event(f"response.{name}", response=self._head(answer, "in_progress"))
 
     def _delta(self, answer: LiveAnswer, delta: ChatDelta, *, is_last: bool) -> Iterable[bytes]:
         more = reports.timings_of_piece(answer) if is_last else {}
@@ -224,13 +229,10 @@ class ResponsesReply(ChatReply):
         # clients wait for the event "completed": a text that was cut is completed, too
         details = None if answer.is_complete else {"reason": "max_output_tokens"}
         return {
-            **self._head("completed"),
+            **self._head(answer, "completed"),
             "completed_at": int(time.time()),
             "output": output,
             "incomplete_details": details,
-            "parallel_tool_calls": True,
-            "tool_choice": "auto",
-            "tools": [],
             "usage": {
                 "input_tokens": usage["prompt_tokens"],
                 "output_tokens": usage["completion_tokens"],
@@ -240,7 +242,9 @@ class ResponsesReply(ChatReply):
             },
         }
 
-    def _head(self, status: str) -> dict[str, Any]:
+    def _head(self, answer: LiveAnswer, status: str) -> dict[str, Any]:
+        asked = answer.asked
+        assert isinstance(asked, ChatBody)
         return {
             "id": self._id,
             "object": "response",
@@ -248,6 +252,9 @@ class ResponsesReply(ChatReply):
             "status": status,
             "model": self._served.name,
             "output": [],
+            "parallel_tool_calls": asked.parallel_tool_calls is not False,
+            "tool_choice": asked.tool_choice or "auto",
+            "tools": [_tool_as_asked(tool) for tool in asked.tools or ()],
         }
 
     def _item(self, kind: Literal["reasoning", "message"], content: list[Any], status: str) -> dict[str, Any]:
