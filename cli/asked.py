@@ -98,10 +98,11 @@ def asked_of(flags: Values, **others: Any) -> Callable[[Mapping[str, object]], "
         **others,
     }
 
-    def params(recommended: Mapping[str, object]) -> pymtp.GenerationParams:
-        return pymtp.GenerationParams(sampling=SamplingParams(**recommended_sampling(recommended) | sampling), **others)
+    def params(recommended: Mapping[str, object], **more: Any) -> pymtp.GenerationParams:
+        sampler = SamplingParams(**recommended_sampling(recommended) | sampling)
+        return pymtp.GenerationParams(sampling=sampler, **others, **more)
 
-    params({})  # what is wrong with the flags shows before the model is looked for
+    params({}, draft_max=flags.draft_max)  # what is wrong with the flags shows before the model is looked for
     return params
 
 

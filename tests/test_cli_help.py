@@ -75,6 +75,7 @@ def test_the_reference_has_every_flag_of_a_command(command: str) -> None:
         ("--frobnicate run", "No such option: --frobnicate (see"),
         ("run --logprobs 2 hi", "log probabilities are shown by --json only: add it, or leave out --logprobs"),
         ("run --draft mtp --draft-max 0 hi", "--draft mtp and --draft-max 0 contradict each other: leave one out"),
+        ("run --draft-min 3 --draft-max 2 hi", "--draft-min: must be at most draft_max, which is 2 (lower the one or"),
         ("run -np 4 hi", "No such option: -np; pymtp serve and pymtp inspect have it"),
         ("chat -cram 0", "No such option: -cram; pymtp serve has it"),
         ("run --context-shift hi", "where the context is full (-c); pymtp serve has it"),

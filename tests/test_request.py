@@ -50,6 +50,7 @@ GBNF = 'root ::= "a"'
         ({"logprobs": -1}, "logprobs must be an integer, 0 or more, not -1"),
         ({"logprobs": "5"}, "logprobs must be an integer, 0 or more, not '5'"),
         ({"draft_max": -1}, r"draft_max must be an integer, auto, 0 \(no drafts\) or more, not -1"),
+        ({"draft_min": 3, "draft_max": 2}, r"draft_min must be at most draft_max, which is 2 \(lower .*\), not 3"),
         ({"stop": ("a", "")}, r"stop must be strings that are not empty, in valid Unicode, not \('a', ''\)"),
         ({"stop": ""}, "stop must be strings that are not empty, in valid Unicode"),
         ({"stop": (1,)}, "stop must be strings that are not empty, in valid Unicode"),

@@ -244,6 +244,8 @@ def test_a_certificate_that_cannot_be_used_is_an_error_of_one_line(
         ("/completion", {"prompt": "a", "top_k": -(2**40), "n_predict": 1}, 200),
         ("/completion", {"prompt": "a", "logit_bias": [[10**9, 1]], "n_predict": 1}, 200),
         ("/completion", {"prompt": "a", "draft_max": -1}, 400),
+        ("/completion", {"prompt": "a", "draft_max": 2, "draft_min": 3}, 400),
+        ("/completion", {"prompt": "a", "draft_min": 3}, 400),  # the model's longest are of 2
         ("/completion", {"prompt": "a", "accept": "always"}, 400),
         ("/completion", {"prompt": "a", "response_fields": [""], "n_predict": 1}, 200),
         ("/completion", {"prompt": ["a"] * 3000, "n_predict": 1}, 400),

@@ -122,6 +122,14 @@ def test_a_request_without_stop_strings_has_those_of_the_server() -> None:
         assert server.post("/v1/messages", **chat, stop_sequences=[]).json["content"][0]["text"] == "one two th"
 
 
+def test_the_servers_shortest_draft_is_no_longer_than_a_requests_longest() -> None:
+    settings = ServerSettings(params=GenerationParams(draft_min=3))
+    with running(lambda: Model(n_ctx=256, n_threads=1, draft_max=4), settings) as server:
+        for longest, shortest in ((None, 3), (2, 2), (0, 0), ("auto", 3)):
+            reply = server.post("/completion", prompt="Count.", n_predict=1, draft_max=longest).json
+            assert reply["drafting"]["draft_min"] == shortest
+
+
 def test_a_turn_that_the_template_ends_has_no_stop_sequence() -> None:
     template = texts("models/templates", ".jinja")["poolside-Laguna-XS.2.jinja"]  # its answers end at </assistant>
     body = {"messages": MESSAGES, "grammar": 'root ::= "one two</assistant>"', "reasoning_effort": "none"}

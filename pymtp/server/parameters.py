@@ -73,6 +73,8 @@ def params_of(
     if options.get("seed") in (-1, RANDOM_SEED):
         options["seed"] = None
     defaults = settings.params
+    if isinstance(n_max := options.get("draft_max"), int):  # the server's own may be longer
+        options.setdefault("draft_min", min(defaults.draft_min, n_max))
     if isinstance(defaults.forced, Forced):  # drawn for each request: the same seed, the same answer
         options["forced"] = Forced(defaults.forced.rates, Random(options.get("seed")).random)
     options |= _constraint(fields)

@@ -106,6 +106,9 @@ class GenerationParams:
         require(self.draft_lookup in lookups, "draft_lookup", "off, self or shared", self.draft_lookup)
         require(isinstance(self.draft_owner, str), "draft_owner", "a string", self.draft_owner)
         _check_int("draft_min", self.draft_min, 0, "0 or more")
+        n_max = self.draft_max if isinstance(self.draft_max, int) else 0
+        allowed = f"at most draft_max, which is {n_max} (lower the one or raise the other)"
+        require(n_max == 0 or self.draft_min <= n_max, "draft_min", allowed, self.draft_min)
         is_share = isinstance(self.draft_p_min, (int, float)) and 0 <= self.draft_p_min <= 1
         require(is_share, "draft_p_min", "between 0 and 1", self.draft_p_min)
         tags = self.thinking_tags
