@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ import pytest
 
 from http_server import running, wait_until
 from pymtp import Generation, GenerationParams, InvalidParameter, Model
-from pymtp.server import served_model
+from pymtp.server import logs, served_model
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -208,6 +211,26 @@ def test_a_server_writes_prompts_when_nobody_asks(tmp_path: Path, monkeypatch: p
     with running(lambda: Model(n_ctx=512, n_threads=1), settings) as client:
         client.post("/completion", prompt=LONG, n_predict=8)
         wait_until(lambda: bool(files(tmp_path)))
+
+
+def test_a_server_says_once_that_prompts_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(served_model, "IDLE_S", 0.01)
+    monkeypatch.setattr(os, "replace", is_full)
+    monkeypatch.setattr(logging.getLogger("pymtp.server"), "handlers", [])
+    logs.set_up(is_quiet=True)
+    settings = ServerSettings(params=GenerationParams(cache_prompt=True), cache_dir=tmp_path)
+    with running(lambda: Model(n_ctx=512, n_threads=1), settings) as client:
+        for i in range(3):
+            client.post("/completion", prompt=f"{i} {LONG}", n_predict=2)
+            time.sleep(0.1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "warning: prompts are not kept" in line
+    assert f"cannot write {tmp_path}" in line and "No space left on device" in line
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ class ServedModel:
         self._decoding = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
+        self._is_told = False  # that prompts cannot be written
         self._n_decoding = 0  # requests whose images are decoded, or wait for that
 
     def start(self) -> None:
@@ -252,7 +253,10 @@ class ServedModel:
         model = self._model
         if model and self.settings.cache_dir:
             with suppress(PymtpError):  # the model has failed, or is closed
-                await asyncio.to_thread(model.slots.write_files)
+                failure = await asyncio.to_thread(model.slots.write_files)
+                if failure and not self._is_told:  # a full disk fails again after each request
+                    self._is_told = True
+                    log("prompts are not kept", level="warning", error=failure)
 
     def _count(self, answer: LiveAnswer, error: BaseException | None) -> None:
         counts, generation = self.counts, answer.generation

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pymtp.engine.session import Session
-from pymtp.errors import require
+from pymtp.errors import StateError, require
 from pymtp.loading.adapters import LoraAdapter
 from pymtp.serving.adapters import Adapters
 from pymtp.serving.admission import Admission
@@ -62,19 +62,23 @@ class ModelSlots:
         files = PrefixFiles(Path(folder), n_bytes, self._session.can_restore)
         self._loop.call(lambda: self._admission.slots.cache.use(files))
 
-    def write_files(self) -> None:
+    def write_files(self) -> str | None:
         """Write what slots and memory hold of ended texts to the folder of `keep_files`, unless it is there.
 
-        Generation continues meanwhile. What cannot be written is skipped silently, and computed again later.
+        Generation continues meanwhile. Returns why not, where something could not be written.
         """
-        slots = self._admission.slots
+        slots, failure = self._admission.slots, None
         if (files := slots.cache.files) is None:
-            return
+            return None
         unwritten = self._loop.call(slots.unwritten)
         for saved in unwritten:
             if saved.data is not None:
-                saved.path = files.write(saved.kept, saved.data)
+                try:
+                    saved.path = files.write(saved.kept, saved.data)
+                except StateError as error:  # it is computed again later
+                    failure = str(error)
         self._loop.call(lambda: slots.cache.adopt(unwritten))
+        return failure
 
     def n_cells_used(self) -> int:
         """Positions of the cache that are taken, of `session.n_cells`."""

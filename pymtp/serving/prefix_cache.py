@@ -14,7 +14,6 @@ from typing import NamedTuple
 import msgspec
 
 from pymtp.engine import snapshot
-from pymtp.errors import StateError
 from pymtp.text.files import make_own_folder
 
 _SUFFIX = ".prefix"
@@ -88,15 +87,12 @@ class PrefixFiles:
                     yield path, msgspec.json.decode(head, type=Kept)
 
     def write(self, kept: Kept, data: bytes) -> Path | None:
-        """Keep a sequence; return its file, or None: it is too short or too long, or cannot be written."""
+        """Keep a sequence; return its file, or None: it is too short or too long. Raises StateError."""
         head = msgspec.json.encode(kept) + b"\n"
         if len(kept.tokens) < N_TOKENS_MIN or len(head) + len(data) > self._n_bytes_max:
             return None
         path = self._folder / f"{snapshot.digest(head, data)}{_SUFFIX}"
-        try:
-            snapshot.write(path, head + data)
-        except StateError:
-            return None
+        snapshot.write(path, head + data)
         self._limit()
         return path
 
