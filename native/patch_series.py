@@ -67,7 +67,7 @@ def apply(patch: Path, tree: Path) -> None:
     """Applies one patch, whole or not at all. Raises PrepareError naming the patch and the file."""
     result = git(["apply", "--whitespace=nowarn", str(patch.resolve())], tree)
     if result.returncode != 0:
-        reason = "; ".join(result.stderr.replace("error: ", "").split("\n")[:1])
+        reason = "; ".join(result.stderr.replace("error: ", "").splitlines())
         files = re.findall(r"(?m)^diff --git .* b/(.+)$", Patch.read(patch).diff)
         if not any(file in reason for file in files):
             reason += f" (it touches {', '.join(files) or 'no file'})"

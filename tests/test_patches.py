@@ -360,6 +360,14 @@ def test_a_patch_that_does_not_apply_is_named_with_its_file(workshop: Workshop, 
     assert workshop.times() == before, "a series that fails must leave the tree as it was"
 
 
+def test_a_patch_that_does_not_apply_is_named_with_all_of_its_files(workshop: Workshop) -> None:
+    diff = HOOK[HOOK.index("diff --git") :].replace("-two", "-three")
+    workshop.write_patch("0001-hook.patch", HOOK.replace("-two", "-three") + diff.replace("llama.cpp", "other.cpp"))
+    with pytest.raises(PrepareError, match=r"src/llama\.cpp:1;.*src/other\.cpp:1;[^\n]*does not apply; see") as raised:
+        workshop.prepare()
+    assert "\n" not in str(raised.value)
+
+
 def test_the_series_applies_inside_another_git_work_tree(workshop: Workshop) -> None:
     subprocess.run(["git", "init", "--quiet", str(workshop.folder)], check=True)
     workshop.prepare()
