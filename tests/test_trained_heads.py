@@ -260,6 +260,25 @@ def test_a_training_that_ends_early_continues_where_it_was(tmp_path: Path, by: s
     assert model_facts(trunk, again).has_heads
 
 
+def test_a_second_training_of_the_same_head_is_refused_while_the_first_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, function in (("head", "rotation_of"), ("learn", "learn")):  # as if there were PyTorch: none gets so far
+        monkeypatch.setitem(sys.modules, f"pymtp.training.{name}", SimpleNamespace(**{function: None}))
+    from pymtp.training import train_head
+
+    trunk = write_trunk(tmp_path / "trunk.gguf", "llama")
+
+    def second(line: str) -> None:
+        with pytest.raises(ModelError, match=r"another training uses .*\.training; wait for its end, or name another"):
+            train_head(trunk)
+        raise KeyboardInterrupt
+
+    for _ in range(2):  # the end of the first lets the folder go
+        with pytest.raises(KeyboardInterrupt):
+            train_head(trunk, on_progress=second)
+
+
 def test_a_training_that_is_stopped_before_it_learns_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,10 @@
 Owns the order of things, what is shown, and what is kept.
 """
 
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,21 +83,42 @@ def train_head(
     tensors = read_head(params.init, form) if params.init else first_tensors(model, form, params.seed)
     with explained(f"make {folder}", "name another file (-o)", ModelError):
         folder.mkdir(exist_ok=True)
-    rows = Rows(folder, form.n_embd)
-    needed = rows.check_room(params.n_rows) / 2**20
-    on_progress(f"{folder}: up to {needed:.0f} MiB more for rows; delete it when the head is good enough")
-    first = folder / "mtp-first.gguf"
-    write_head(first, model, tensors, "f32")
-    context = ContextParams(
-        n_ctx=N_TOKENS + 16, n_seq_max=N_TEXTS + 1, n_threads=params.n_threads, n_ubatch=2 * N_TOKENS
-    )
-    with Model(path, draft_model=first, draft="mtp", draft_max=1, context=context) as loaded:
-        rotation = rotation_of(loaded.session, form.n_head_k, N_TOKENS + params.n_steps)
-        collector = Collector(loaded, rows, Source(loaded, params.data, params.seed + len(rows)))
-        collector.run(params.n_rows, begin + _COLLECTING * 60 * params.minutes, on_progress)
-    if len(rows) < 1000:
-        raise ModelError(f"{len(rows)} rows are too few to learn from; give it more time (--minutes) or more data")
-    learned = learn(model, form, tensors, rotation, rows, folder, params, begin + 60 * params.minutes, on_progress)
-    write_head(out, model, learned, params.type)
-    (folder / "checkpoint.pt").unlink(missing_ok=True)
+    with _held(folder):
+        rows = Rows(folder, form.n_embd)
+        needed = rows.check_room(params.n_rows) / 2**20
+        on_progress(f"{folder}: up to {needed:.0f} MiB more for rows; delete it when the head is good enough")
+        first = folder / "mtp-first.gguf"
+        write_head(first, model, tensors, "f32")
+        context = ContextParams(
+            n_ctx=N_TOKENS + 16, n_seq_max=N_TEXTS + 1, n_threads=params.n_threads, n_ubatch=2 * N_TOKENS
+        )
+        with Model(path, draft_model=first, draft="mtp", draft_max=1, context=context) as loaded:
+            rotation = rotation_of(loaded.session, form.n_head_k, N_TOKENS + params.n_steps)
+            collector = Collector(loaded, rows, Source(loaded, params.data, params.seed + len(rows)))
+            collector.run(params.n_rows, begin + _COLLECTING * 60 * params.minutes, on_progress)
+        if len(rows) < 1000:
+            raise ModelError(f"{len(rows)} rows are too few to learn from; give it more time (--minutes) or more data")
+        learned = learn(model, form, tensors, rotation, rows, folder, params, begin + 60 * params.minutes, on_progress)
+        write_head(out, model, learned, params.type)
+        (folder / "checkpoint.pt").unlink(missing_ok=True)
     return out
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a folder for one training at a time, until its process ends at the latest."""
+    with (folder / "lock").open("wb") as file:
+        try:
+            if sys.platform == "win32":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise ModelError(f"another training uses {folder}; wait for its end, or name another file (-o)") from None
+        except OSError:  # a file system that has no locks
+            pass
+        yield
