@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,8 @@ import pytest
 from http_server import Client, running
 from llama_archive import texts
 from pymtp import GenerationParams, Model
-from pymtp.server import access
+from pymtp.server import access, respond
+from pymtp.server.responses import ResponsesReply
 from pymtp.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -199,6 +201,24 @@ def test_thinking_is_apart_from_the_content() -> None:
     deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
     assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == whole["reasoning_content"]
     assert whole["reasoning_content"].strip() in inside["content"] and "reasoning_content" not in inside
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_others_do_not_wait_while_a_long_answer_is_put_together(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
+    threads: list[int] = []
+    put_together = ResponsesReply._whole
+
+    def watched(*arguments: Any) -> Any:
+        threads.append(threading.get_ident())
+        return put_together(*arguments)
+
+    monkeypatch.setattr(ResponsesReply, "_whole", watched)
+    with running(lambda: Model(n_ctx=256, n_threads=1), ServerSettings()) as server:
+        for n_bytes in (1000, 8):
+            monkeypatch.setattr(respond, "LONG_BYTES", n_bytes)
+            server.post("/v1/responses", input="Hello", max_output_tokens=12, temperature=0, stream=stream)
+    one, other = threads
+    assert one != other
 
 
 @pytest.mark.parametrize("name", ["Qwen-Qwen3-0.6B", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B"])

@@ -6,7 +6,8 @@ Owns the order of events, and the end of answers that nobody waits for. Knows no
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from .answer import LiveAnswer
+from .bodies import LONG_BYTES
 from .errors import as_api_error
 from .logs import log
 from .served_model import ServedModel, served_by
@@ -72,13 +74,18 @@ async def respond(request: Request, answers: Sequence[LiveAnswer], reply: Reply)
     served, asked = served_by(request), answers[0].asked
     if not asked.stream:
         await unless_gone(request.receive, served.complete(answers))
-        made = [answer.generation for answer in answers]
-        if sum(len(each.logprobs) * (each.params.logprobs or 0) for each in made) > N_ENTRIES_MAX:
-            return await asyncio.to_thread(lambda: json_response(reply.whole(answers)))
-        return json_response(reply.whole(answers))
+        return await _apart(answers, lambda: json_response(reply.whole(answers)))
     ping_s = asked.sse_ping_interval
     ping_s = served.settings.ping_s if ping_s is None else max(ping_s, PING_S_MIN * (ping_s > 0))
     return Stream(_events(served, answers, reply, request.url.path), ping_s)
+
+
+async def _apart(answers: Sequence[LiveAnswer], work: Callable[[], T]) -> T:
+    """The result of `work` on complete answers: in another thread if they are long, as all others would wait."""
+    made = [answer.generation for answer in answers]
+    n_entries = sum(len(each.logprobs) * (each.params.logprobs or 0) for each in made)
+    is_long = n_entries > N_ENTRIES_MAX or sum(len(each.text) for each in made) > LONG_BYTES
+    return await asyncio.to_thread(work) if is_long else work()
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -154,7 +161,7 @@ async def _events(
     try:
         async for answer, text in _pieces(answers):
             if text is None:
-                events = list(reply.end(answer))
+                events = await _apart([answer], partial(list, reply.end(answer)))
                 served.finish(answer)
             else:
                 events = [one for n_done in answer.new_progress() for one in reply.progress(answer, n_done)]
