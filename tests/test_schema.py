@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from llama_archive import SchemaCase, schema_cases, texts
+from log_level import logged
 from pymtp import ChatParams, ChatPrompt, ChatTemplate
 from pymtp.binding.library import lib
 from pymtp.chat.schema import grammar_of_schema, schema_grammar
@@ -69,6 +70,15 @@ def test_what_a_grammar_would_ignore_is_refused_with_its_place(schema: Any, what
     with pytest.raises(InvalidParameter, match=f"^json_schema {refusal}"):
         grammar_of_schema(schema)
     assert re.search(what, f"{schema_grammar(schema)[2][0]};")
+
+
+def test_what_the_converter_says_goes_to_llama_cpps_log(capfd: pytest.CaptureFixture[str]) -> None:
+    schema = {"type": "string", "pattern": "^(?=a)$"}
+    schema_grammar(schema)
+    assert capfd.readouterr().err == ""  # what it ignores is named otherwise
+    with logged("warn"):
+        schema_grammar(schema)
+    assert "JSON schema conversion was incomplete: pattern ^(?=a)$ is not supported" in capfd.readouterr().err
 
 
 @pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not at hand: run make")
