@@ -117,6 +117,18 @@ def test_what_is_kept_of_an_image_belongs_to_its_projector(tmp_path: Path) -> No
     assert keys[0] == keys[1] != keys[2]
 
 
+def test_rows_of_another_length_than_the_projectors_are_refused(tmp_path: Path, embedded_model: Path) -> None:
+    made = Loaded(write_qwen35(tmp_path / "tiny.gguf"), write_qwen3vl_projector(tmp_path / "mmproj.gguf"))
+    image = made.place(Image(png(128, 96)))
+    rows = np.empty((image.n_rows, N_EMBD + 1), np.float32)
+    status = lib.pymtp_media_encode(image.media, image.chunk, *rows.shape, ffi.from_buffer("float[]", rows, True))
+    with pytest.raises(PymtpError, match=f"has {image.n_rows} rows of {N_EMBD} numbers, not {image.n_rows} of 129"):
+        check(status)
+    weights = Weights(model_facts(embedded_model), ModelParams(), with_heads=True)
+    with Session(weights.model, PARAMS) as session, pytest.raises(PymtpError, match=f"rows of {N_EMBD} numbers for a "):
+        session.decode_image(image.media, image.chunk, 0)
+
+
 def encoded(image: PlacedImage) -> Logits:
     """(n_rows, n_embd) float32."""
     rows = np.empty((image.n_rows, N_EMBD), np.float32)

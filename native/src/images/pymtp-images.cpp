@@ -35,6 +35,7 @@ struct pymtp_projector {
 
     // prompts that it has taken apart need it to encode their images
     std::shared_ptr<mtmd_context> ctx;
+    int32_t                       n_embd; // of its rows, and of the model's
 };
 
 struct pymtp_image {
@@ -47,6 +48,7 @@ struct pymtp_media {
     static constexpr const char * what = "prompt with images";
 
     std::shared_ptr<mtmd_context> ctx;
+    int32_t                       n_embd;
     mtmd::input_chunks_ptr        chunks;
 
     const mtmd_input_chunk & chunk(int32_t i) const {
@@ -126,6 +128,7 @@ int32_t pymtp_projector_load(const llama_model * model, const char * path, const
         }
         auto res = std::make_unique<pymtp_projector>();
         res->ctx.reset(made, mtmd_free);
+        res->n_embd = llama_model_n_embd_inp(model);
         check_projector(*model, *made);
         pymtp_give(projector, std::move(res));
     });
@@ -187,8 +190,9 @@ int32_t pymtp_media_init(pymtp_projector * projector, int32_t n_parts, const cha
             pointers.push_back(&parts[i]);
         }
 
-        auto res = std::make_unique<pymtp_media>();
-        res->ctx = self.ctx;
+        auto res    = std::make_unique<pymtp_media>();
+        res->ctx    = self.ctx;
+        res->n_embd = self.n_embd;
         res->chunks.reset(mtmd_input_chunks_init());
 
         const pymtp_catch_asserts asserts;
@@ -239,8 +243,9 @@ static const float * encode(pymtp_media & media, const mtmd_input_chunk & image)
 int32_t pymtp_media_encode(const pymtp_media * media, int32_t i, int32_t n_rows, int32_t n_embd, float * embd) {
     return pymtp_guard(media, [&](pymtp_media & self) {
         const auto & image = self.image(i);
-        pymtp_refuse_if(n_rows != (int32_t) mtmd_input_chunk_get_n_tokens(&image) || n_embd < 1,
-                        "chunk %d has %zu rows, not %d", i, mtmd_input_chunk_get_n_tokens(&image), n_rows);
+        pymtp_refuse_if(n_rows != (int32_t) mtmd_input_chunk_get_n_tokens(&image) || n_embd != self.n_embd,
+                        "chunk %d has %zu rows of %d numbers, not %d of %d", i, mtmd_input_chunk_get_n_tokens(&image),
+                        self.n_embd, n_rows, n_embd);
         pymtp_need(embd, "the rows");
         const std::lock_guard<std::mutex> lock(g_encoding);
         std::copy_n(encode(self, image), (size_t) n_rows * n_embd, embd);
@@ -268,6 +273,10 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
 
         const pymtp_hold<pymtp_media> held(media);
         self.need_seq(seq);
+        const auto & model = *llama_get_model(self.ctx);
+        pymtp_refuse_if(held->n_embd != llama_model_n_embd_inp(&model),
+                        "an image with rows of %d numbers for a model that takes %d: its own projector makes them",
+                        held->n_embd, llama_model_n_embd_inp(&model));
         const auto &  image  = held->image(i);
         const int32_t n_rows = mtmd_input_chunk_get_n_tokens(&image);
         const int32_t n_pos  = mtmd_input_chunk_get_n_pos(&image);
@@ -284,8 +293,6 @@ int32_t pymtp_session_decode_image(pymtp_session * session, const pymtp_media * 
         if (n_pos > self.n_ctx_seq - pos || mtp_memory_n_free(llama_get_memory(self.ctx), seq) < (uint32_t) n_rows) {
             fail_full();
         }
-        const auto & model = *llama_get_model(self.ctx);
-
         self.padder->drop();
 
         const std::lock_guard<std::mutex> lock(g_encoding);
