@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -44,3 +45,30 @@ def test_a_run_that_finds_no_memory_ends_with_one_line() -> None:
         assert lines[-1].startswith("pymtp: ") and "damaged, llama.cpp" not in done.stderr, (n_mib, done.stderr)
         n_said += 1
     assert n_good == 5 and n_said >= 5
+
+
+RESIDUAL = """
+import resource
+from pymtp.sampling.distribution import Distribution
+n = 1 << 18
+many, source = Distribution(range(n), [1 / n] * n), Distribution([5, 7], [0.5, 0.5])
+limits = resource.getrlimit(resource.RLIMIT_AS)
+n_bytes = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (n_bytes, limits[1]))
+found = many.sample_residual(source, 1.0, 0.5)
+resource.setrlimit(resource.RLIMIT_AS, limits)
+print(found, Distribution([5, 9], [0.5, 0.5]).sample_residual(Distribution([7], [1.0]), 1.0, 0.2))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space can be limited on Linux only")
+def test_a_residual_that_found_no_memory_leaves_nothing_for_the_next() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RESIDUAL],
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},  # nothing free is left over for it
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split() == ["-1", "5"]

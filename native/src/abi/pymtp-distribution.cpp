@@ -61,7 +61,7 @@ static int32_t draw(const std::vector<int32_t> & tokens, const std::vector<doubl
     return tokens.empty() ? -1 : tokens[weights.size() - 1];
 }
 
-// Calls a function with the probability of each of one's tokens and that of the same token in the other, in order.
+// Calls a function with the probability of each of one's tokens and that in the other, in order. It must not throw.
 template <typename F>
 static void for_both(const pymtp_distribution & one, const pymtp_distribution * source, F && function) {
     // by token, and 0 between two calls: vocabularies are large and distributions mostly small
@@ -102,6 +102,7 @@ int32_t pymtp_distribution_draw(const pymtp_distribution * target, const pymtp_d
         residual.clear();
         const auto from = pymtp_hold(target).share();
         if (source) {
+            residual.reserve(from->tokens.size());
             for_both(*from, source, [&](double t, double s) { residual.push_back(std::max(weight * t - s, 0.0)); });
         }
         // there is none, or they are the same but for rounding
