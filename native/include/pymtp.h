@@ -222,7 +222,8 @@ int32_t pymtp_session_logits(struct pymtp_session * session, int32_t of_draft, i
 // or the last PYMTP_KEPT_POSITIONS - 1 before it. hidden: [n_rows, n_embd_out] float32. PYMTP_INVALID for others.
 int32_t pymtp_session_hidden(struct pymtp_session * session, int32_t seq, int32_t pos, int32_t n_rows, float * hidden);
 
-// Rotates rows of a query or key as a head of pymtp's own form does at a position. rows: [n_rows, n_columns] float32.
+// Rotates rows of a query or key as a head of pymtp's own form does at a position. rows: [n_rows, n_columns] float32, at
+// most n_columns of them, which show all that a rotation does.
 int32_t pymtp_session_rotate(struct pymtp_session * session, int32_t pos, int32_t n_rows, int32_t n_columns,
                              float * rows);
 
