@@ -87,8 +87,8 @@ def made(kind: str, init: Callable[..., int], *args: object) -> Any:
 
 
 def error_message() -> str:
-    """Why the last call of this thread failed."""
-    return text_of(lib.pymtp_error_message())
+    """Why the last call of this thread failed, in one line."""
+    return " ".join(text_of(lib.pymtp_error_message()).split())
 
 
 ffi, lib = import_native(library_file())

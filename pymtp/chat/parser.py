@@ -5,8 +5,9 @@ llama.cpp parses; this keeps the message of one answer. Knows text; never tokens
 
 from dataclasses import dataclass, replace
 
-from pymtp.binding.library import ffi, lib
-from pymtp.chat.native import Failed, check_call, json_of
+from pymtp.binding.library import lib, made
+from pymtp.chat.native import json_of
+from pymtp.errors import BackendError
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,7 @@ class ChatParser:
     """
 
     def __init__(self, maker: object) -> None:
-        handle = ffi.new("struct pymtp_chat_parser **")
-        check_call(lib.pymtp_chat_parser_init(maker, handle))
-        self._native = ffi.gc(handle[0], lib.pymtp_free)
+        self._native = made("chat_parser", lib.pymtp_chat_parser_init, maker)
         self._begun = self._read()  # what the prompt has of the message
         self._text = ""
         self._n_told = 0  # characters of the text that deltas have told
@@ -92,12 +91,12 @@ class ChatParser:
         self._text += piece
         data = piece.encode(errors="replace")
         try:
-            made = json_of(list[ChatDelta], lib.pymtp_chat_parser_push, self._native, data, len(data), is_partial)
-        except Failed:
+            found = json_of(list[ChatDelta], lib.pymtp_chat_parser_push, self._native, data, len(data), is_partial)
+        except BackendError:
             return None
-        if made:
-            call = made[-1].tool_call
-            last = (call.arguments or call.name) if call else made[-1].content or made[-1].reasoning
+        if found:
+            call = found[-1].tool_call
+            last = (call.arguments or call.name) if call else found[-1].content or found[-1].reasoning
             at = self._text.rfind(last)
             self._n_told = len(self._text) if at < 0 else at + len(last)
-        return made
+        return found

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pymtp.binding.library import lib
-from pymtp.chat.native import Failed, Refused, json_of
-from pymtp.errors import InvalidParameter
+from pymtp.chat.native import json_of
+from pymtp.errors import InvalidParameter, PymtpError
 
 _IGNORED = {"not", "if", "then", "else", "$dynamicRef", "$recursiveRef", "multipleOf", "patternProperties"}
 _IGNORED |= {"propertyNames", "minProperties", "maxProperties", "dependentRequired", "dependentSchemas"}
@@ -47,7 +47,7 @@ def schema_grammar(schema: str | Mapping[str, Any]) -> tuple[Mapping[str, Any], 
     schema = _decoded(schema)
     try:
         gbnf = json_of(str, lib.pymtp_schema_to_grammar, json.dumps(schema).encode())
-    except (Refused, Failed) as error:
+    except PymtpError as error:
         why = str(error).removeprefix("JSON schema conversion failed: ")  # it quotes the schema
         why = why if len(why) <= 300 else f"{why[:150]} ... {why[-150:]}"
         raise InvalidParameter("json_schema", f"a schema that can be turned into a grammar ({why})") from None

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from pymtp.binding.library import ffi, lib
-from pymtp.chat.native import Failed, Refused, json_of
+from pymtp.chat.native import json_of
 from pymtp.chat.params import ChatParams
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.schema import ignored_of, refuse_ignored, schema_grammar
-from pymtp.errors import InvalidParameter, ModelError, UnsupportedModel, require
+from pymtp.errors import BackendError, InvalidParameter, ModelError, PymtpError, UnsupportedModel, require
 from pymtp.loading.vocabulary import Vocabulary
 
 _OF_SCHEMA = "response-format"
@@ -41,10 +41,10 @@ class ChatTemplate:
         self._whose = "the" if source else "the model's"
         handle = ffi.new("struct pymtp_chat_template **")
         data = source.encode(errors="replace") if source else ffi.NULL
+        model = vocabulary.native_model if vocabulary else ffi.NULL
         try:
-            model = vocabulary.native_model if vocabulary else ffi.NULL
             caps = json_of(dict[str, bool], lib.pymtp_chat_template_init, model, data, handle)
-        except (Refused, Failed) as error:
+        except PymtpError as error:
             if source:
                 allowed = f"Jinja, or the name of a template ({error})"
                 raise InvalidParameter("chat_template", allowed, value=source) from None
@@ -69,10 +69,10 @@ class ChatTemplate:
         try:
             parser = ffi.new("struct pymtp_chat_parser **")
             made = json_of(ChatPrompt, lib.pymtp_chat_template_render, self._native, request, parser)
-        except Refused as error:
-            raise InvalidParameter("messages and tools", f"as in OpenAI's chat completions ({error})") from None
-        except Failed as error:
+        except BackendError as error:
             raise _failure(error, self._whose) from None
+        except PymtpError as error:
+            raise InvalidParameter("messages and tools", f"as in OpenAI's chat completions ({error})") from None
         native, grammar = ffi.gc(parser[0], lib.pymtp_free), made.grammar or ""
         for function in (tool["function"] for tool in asked["tools"]):
             ignored += (f"{what} of the tool {function['name']!r}" for what in ignored_of(function.get("parameters")))
