@@ -38,7 +38,9 @@ class Replica:
         self._app = make_app(lambda: Model(path, **options), settings)
         self._lifespan = self._app.router.lifespan_context(self._app)
         await self._lifespan.__aenter__()
-        await self._app.state.served.wait()
+        while self._app.state.served.phase == "loading":
+            await asyncio.sleep(0.1)
+        self.check_health()
 
     def check_health(self) -> None:
         """Called by Ray, which replaces a replica for which this raises."""
