@@ -94,8 +94,10 @@ class Closed(PymtpError, ValueError):
 
 @contextmanager
 def explained(task: str, fix: str, kind: type[PymtpError] = PymtpError) -> Iterator[None]:
-    """Raise `kind` in the place of an OSError: which task failed, why, and the fix."""
+    """Raise `kind` in the place of an OSError, or of a ValueError for a path: which task failed, why, and the fix."""
     try:
         yield
-    except OSError as error:
-        raise kind(f"cannot {task}: {error.strerror or error}; {fix}") from error
+    except PymtpError:
+        raise
+    except (OSError, ValueError) as error:
+        raise kind(f"cannot {task}: {getattr(error, 'strerror', None) or error}; {fix}") from error

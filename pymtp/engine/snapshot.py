@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pymtp.binding.library import abi_id, check, error_message, ffi, lib, made
-from pymtp.errors import StateError, require
+from pymtp.errors import StateError, explained, require
 from pymtp.text.files import StrPath, read_record
 
 _MAGIC = b"pymtp-state "
@@ -141,7 +141,7 @@ def _header(data: bytes, *, engine: str, model: str) -> tuple[bytes, dict[str, A
 
 def write(path: StrPath, data: bytes) -> None:
     """Write all of `data` to `path`, or leave what was there. Raises StateError."""
-    try:
+    with explained(f"write {os.fspath(path)}", "choose another place", StateError):
         target = Path(path).resolve()  # a link stays one
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
             try:
@@ -151,15 +151,9 @@ def write(path: StrPath, data: bytes) -> None:
             except BaseException:
                 os.unlink(file.name)
                 raise
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise StateError(f"cannot write {os.fspath(path)}: {why}; choose another place") from error
 
 
 def read(path: StrPath) -> bytes:
     """The bytes of the file at `path`. Raises StateError."""
-    try:
+    with explained(f"read {os.fspath(path)!r}", "check the path", StateError):
         return read_record(path)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise StateError(f"cannot read {os.fspath(path)!r}: {why}; check the path") from error
