@@ -32,8 +32,6 @@ class Running(NamedTuple):
 
     job: Request
     sequence: TokenSequence
-    n_candidates: int
-    """Logits of a row that its sampler looks at; 0: all."""
 
 
 class Admission:
@@ -90,7 +88,7 @@ class Admission:
         """Give free slots to the jobs that have waited longest: first to those whose slot was taken from them."""
         n_before = len(self.running)
         while self.slots.has_free and (found := self._next()):
-            job, sequence, _ = found
+            job, sequence = found
             scope = self.adapters.scope(job.cache_scope, self.adapters.current)
             keys = sequence.keys
             sequence.slot = slot = self.slots.choose(keys, scope=scope, slot=job.slot)
@@ -104,7 +102,7 @@ class Admission:
 
     def release(self, slot: int) -> None:
         """Free the slot of a sequence that has ended."""
-        job, sequence, _ = self.running[slot]
+        job, sequence = self.running[slot]
         if self._earlier and sequence.owner is not None:
             self._earlier.add(sequence.owner, sequence.history)
         scope = self.adapters.scope(job.cache_scope, sequence.lora)
@@ -141,7 +139,7 @@ class Admission:
     def _next(self) -> Running | None:
         """The next sequence that can begin, or begin again; it waits no more."""
         if self.suspended:
-            job, sequence, _ = self.suspended[0]
+            job, sequence = self.suspended[0]
             has_room = self._has_room(len(sequence.history)) and self._is_free(job)
             return self.suspended.pop(0) if has_room and self._adapt(sequence.lora) else None
         for job in [job for job in self.waiting if self._is_free(job)]:
@@ -155,7 +153,7 @@ class Admission:
                 job.fail(error)
                 continue
             sequence.lora = scales
-            return Running(job, sequence, sequence.sampler.n_candidates)
+            return Running(job, sequence)
         return None
 
     def _adapt(self, scales: Scales) -> bool:
@@ -181,7 +179,7 @@ class Admission:
         """Have passes prepare as many candidates as the samplers of the running sequences look at, and limit drafts."""
         if self.vocab and self.running:
             self.vocab.set_limited(not any(each.sequence.params.is_reproducible for each in self.running.values()))
-        n = max((running.n_candidates for running in self.running.values()), default=0)
+        n = max((each.sequence.sampler.n_candidates for each in self.running.values()), default=0)
         n = n if n <= N_EXACT else min(-(-n // N_EXACT) * N_EXACT, N_CANDIDATES_MAX)
         if n not in (0, self._session.n_reduced):
             self._session.reduce_logits(n)

@@ -135,7 +135,7 @@ class Scheduler:
         self._uncounted = result
 
     def _end_share(self, slot: int, result: ShareResult | None) -> None:
-        job, sequence, _ = self.admission.running[slot]
+        job, sequence = self.admission.running[slot]
         self._unsent.append((job, result))
         if sequence.finish_reason or sequence.error:
             self.admission.release(slot)
