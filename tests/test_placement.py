@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from families import FAMILIES
 from log_level import logged
 from machine import needs_no_gpu
 from pymtp import InvalidParameter, Model, ModelParams, PymtpError, SamplingParams
-from pymtp.gguf.facts import model_facts
+from pymtp.gguf.facts import GgufInfo, model_facts
 from pymtp.gguf.header import read_header
 from pymtp.placement import devices, target
 from random_gguf import write_gemma4
@@ -25,6 +25,13 @@ GREEDY = SamplingParams(temperature=0)
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return FAMILIES["glm4moe"].write(tmp_path_factory.mktemp("placement") / "tiny.gguf")
+
+
+def changed(info: GgufInfo, **facts: object) -> GgufInfo:
+    """`info`, but for these facts."""
+    info = copy(info)
+    vars(info).update(facts)
+    return info
 
 
 def tokens(path: Path, **options: Any) -> list[int]:
@@ -117,14 +124,14 @@ def test_the_token_embedding_goes_to_a_device_that_has_room(
 ) -> None:
     device = devices._natives()[0]
     size = int(devices.describe(device).free_bytes * share)
-    info = replace(model_facts(path), size_bytes=size, ties_embedding=tied)
-    found = target._embedding_on(device, info if known else replace(info, embedding_type=None))
+    info = changed(model_facts(path), size_bytes=size, ties_embedding=tied)
+    found = target._embedding_on(device, info if known else changed(info, embedding_type=None))
     assert [pattern for pattern, _ in found] == ([r"^token_embd\.weight$"] if moves else [])
 
 
 def test_an_assistant_is_no_layer_that_has_to_go_to_the_device(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of a model's layers and its output: the token embedding goes with them."""
-    model = target.LoadTarget(ModelParams(device=()), replace(model_facts(path), has_assistant=True))
+    model = target.LoadTarget(ModelParams(device=()), changed(model_facts(path), has_assistant=True))
     monkeypatch.setattr(target, "_embedding_on", lambda device, info: (("moved", device),))
     device = devices.host_device()
     model._taking, model.spots = [device], [target._spot(device, is_remote=False)]

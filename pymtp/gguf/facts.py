@@ -6,12 +6,8 @@ Does not check whether an architecture is supported: a list of our own would hav
 pinned llama.cpp. The loader decides: see loader.py.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-
 from pymtp.errors import ModelError
-from pymtp.gguf.header import Shard, TensorInfo, Value
+from pymtp.gguf.header import Shard, TensorInfo
 from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile, read_model
 from pymtp.gguf.side_files import mismatch, side_files_of
 from pymtp.gguf.types import FILE_TYPES, SAMPLING_PREFIX
@@ -26,46 +22,50 @@ def context_size(n_ctx: int | None, n_ctx_train: int, n_ctx_max: int = N_CTX_MAX
     return min(n_ctx_train or N_CTX_MAX, n_ctx_max) if n_ctx is None else n_ctx or n_ctx_train
 
 
-@dataclass(frozen=True)
 class GgufInfo:
     """Facts of one model file; sizes and counts cover all the parts of a split model."""
 
-    path: Path
-    draft_model: Path | None
-    """The file that holds the assistant, or the MTP heads if they are not in the model's own file."""
-    has_assistant: bool
-    """Whether `draft_model` is an assistant: a small model that drafts for this one, whose cache it reads."""
-    files: tuple[Path, ...]
-    """The model's files in the loader's order: metadata comes from the first; a tensor that is in several comes from
-    the last. Without an assistant's, which is loaded separately."""
-    architecture: str
-    name: str | None
-    quantization: str | None
-    """Name of the file type, such as "Q4_K_M"."""
-    n_layer: int
-    """Layers of the target, MTP layers not counted."""
-    n_ctx_train: int
-    n_vocab: int
-    n_heads_declared: int
-    """MTP heads according to the metadata (`<architecture>.nextn_predict_layers`). An assistant counts as one."""
-    n_heads: int
-    """MTP heads whose tensors are in the file. Some converters keep the key and drop the tensors."""
-    n_draft_vocab: int | None
-    """Tokens that heads in a file of their own draft, if they are trimmed to a part of the vocabulary."""
-    embedding_type: int | None
-    """The ggml_type of the token embedding; None if there is none."""
-    ties_embedding: bool
-    """Whether the token embedding is the output matrix as well."""
-    n_tensors: int
-    n_parameters: int
-    size_bytes: int
-    chat_template: str | None
-    sampling: Mapping[str, Value] = field(default_factory=dict, hash=False)
-    """What the file recommends for sampling: `general.sampling.*`, by the part of the key after that."""
-    model_file: ModelFile = field(kw_only=True, repr=False, compare=False)
-    """What the headers of the model's file hold."""
-    draft_file: ModelFile | None = field(kw_only=True, repr=False, compare=False)
-    """What the headers of `draft_model` hold."""
+    def __init__(self, model: ModelFile, heads: ModelFile | None) -> None:
+        """`heads`: the file that holds the assistant, or the MTP heads if they are not in the model's own file."""
+        self.model_file, self.draft_file = model, heads
+        """What the headers of the files hold."""
+        self.path = model.path
+        self.draft_model = heads.path if heads else None
+        self.has_assistant = heads is not None and heads.is_assistant
+        """Whether the draft model is an assistant: a small model that drafts for this one, whose cache it reads."""
+        named, parts = self.tensors, model.shards if self.has_assistant else self.shards
+        tensors = [*named.values(), *(heads.tensors.values() if heads and self.has_assistant else [])]
+        self.files = tuple(shard.path for shard in parts)
+        """The model's files in the loader's order: metadata comes from the first; a tensor that is in several comes
+        from the last. Without an assistant's, which is loaded separately."""
+        self.architecture = model.architecture
+        self.name = model.text("general.name")
+        file_type = model.metadata.get("general.file_type")
+        self.quantization = FILE_TYPES.get(file_type) if isinstance(file_type, int) else None
+        """Name of the file type, such as "Q4_K_M"."""
+        self.n_layer = model.n_layer
+        """Layers of the target, MTP layers not counted."""
+        self.n_ctx_train = model.number("context_length")
+        self.n_vocab = model.n_vocab
+        self.n_heads_declared = (heads or model).n_heads_declared
+        """MTP heads according to the metadata (`<architecture>.nextn_predict_layers`). An assistant counts as one."""
+        self.n_heads = (heads or model).n_heads
+        """MTP heads whose tensors are in the file. Some converters keep the key and drop the tensors."""
+        self.n_draft_vocab = heads.n_draft_vocab if heads else None
+        """Tokens that heads in a file of their own draft, if they are trimmed to a part of the vocabulary."""
+        embedding = named.get("token_embd.weight")
+        self.embedding_type = embedding.type_id if embedding else None
+        """The ggml_type of the token embedding; None if there is none."""
+        self.ties_embedding = "output.weight" not in named
+        """Whether the token embedding is the output matrix as well."""
+        self.n_tensors = len(tensors)
+        self.n_parameters = sum(tensor.n_elements for tensor in tensors)
+        self.size_bytes = sum(shard.size_bytes for shard in self.shards)
+        self.chat_template = model.text("tokenizer.chat_template")
+        self.sampling = {
+            key.removeprefix(SAMPLING_PREFIX): v for key, v in model.metadata.items() if key.startswith(SAMPLING_PREFIX)
+        }
+        """What the file recommends for sampling: `general.sampling.*`, by the part of the key after that."""
 
     @property
     def shards(self) -> list[Shard]:
@@ -75,7 +75,13 @@ class GgufInfo:
     @property
     def tensors(self) -> dict[str, TensorInfo]:
         """What is loaded: tensors of the model, and those that heads in a file of their own add; no assistant's."""
-        return _tensors(self.model_file, None if self.has_assistant else self.draft_file)
+        heads = None if self.has_assistant else self.draft_file
+        of_heads = heads.tensors if heads else {}  # they repeat tensors of the model
+        if heads and heads.n_draft_vocab is not None:  # the loader leaves out their outputs, which are not the model's
+            of_heads = {
+                name: each for name, each in of_heads.items() if name != DRAFT_TOKENS and not heads.is_output(name)
+            }
+        return {**of_heads, **self.model_file.tensors}
 
     @property
     def is_assistant(self) -> bool:
@@ -109,16 +115,16 @@ def model_facts(path: StrPath, draft_model: StrPath | None = None) -> GgufInfo:
     if model.is_heads_alone:
         raise ModelError(f"{model.path} holds only MTP heads; name the {fix}")
     if draft_model is None:
-        return _info(model, None)
+        return GgufInfo(model, None)
     heads = read_model(draft_model, model.replaced)
     if problem := mismatch(model, heads):
         raise ModelError(f"{problem}; name the draft file that belongs to the model, or none")
-    return _info(model, heads)
+    return GgufInfo(model, heads)
 
 
 def file_facts(path: StrPath) -> GgufInfo:
     """Like `model_facts`, but also accepts files that are not complete models: MTP heads alone, or an assistant."""
-    return _info(read_model(path), None)
+    return GgufInfo(read_model(path), None)
 
 
 def find_draft_model(path: StrPath) -> tuple[ModelFile | None, str | None]:
@@ -143,46 +149,3 @@ def find_draft_model(path: StrPath) -> tuple[ModelFile | None, str | None]:
         several = f"several files next to {model.path} hold its MTP heads ({names})"
         return None, f"{several}, draft_model (--draft-model) picks one"
     return (fitting[0], None) if fitting else (None, next(iter(problems), None))
-
-
-def _info(model: ModelFile, heads: ModelFile | None) -> GgufInfo:
-    source = heads or model
-    has_assistant = heads is not None and heads.is_assistant
-    named = _tensors(model, None if has_assistant else heads)
-    tensors = [*named.values(), *(heads.tensors.values() if heads and has_assistant else [])]
-    shards = [*(heads.shards if heads else []), *model.shards]
-    file_type = model.metadata.get("general.file_type")
-    embedding = named.get("token_embd.weight")
-    return GgufInfo(
-        path=model.path,
-        draft_model=heads.path if heads else None,
-        has_assistant=has_assistant,
-        files=tuple(shard.path for shard in (model.shards if has_assistant else shards)),
-        architecture=model.architecture,
-        name=model.text("general.name"),
-        quantization=FILE_TYPES.get(file_type) if isinstance(file_type, int) else None,
-        n_layer=model.n_layer,
-        n_ctx_train=model.number("context_length"),
-        n_vocab=model.n_vocab,
-        n_heads_declared=source.n_heads_declared,
-        n_heads=source.n_heads,
-        n_draft_vocab=heads.n_draft_vocab if heads else None,
-        embedding_type=embedding.type_id if embedding else None,
-        ties_embedding="output.weight" not in named,
-        n_tensors=len(tensors),
-        n_parameters=sum(tensor.n_elements for tensor in tensors),
-        size_bytes=sum(shard.size_bytes for shard in shards),
-        chat_template=model.text("tokenizer.chat_template"),
-        sampling={
-            key.removeprefix(SAMPLING_PREFIX): v for key, v in model.metadata.items() if key.startswith(SAMPLING_PREFIX)
-        },
-        model_file=model,
-        draft_file=heads,
-    )
-
-
-def _tensors(model: ModelFile, heads: ModelFile | None) -> dict[str, TensorInfo]:
-    of_heads = heads.tensors if heads else {}  # they repeat tensors of the model
-    if heads and heads.n_draft_vocab is not None:  # their outputs are not the model's, and the loader leaves them out
-        of_heads = {name: each for name, each in of_heads.items() if name != DRAFT_TOKENS and not heads.is_output(name)}
-    return {**of_heads, **model.tensors}
