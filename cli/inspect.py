@@ -15,7 +15,7 @@ from pymtp.embedded import model_path
 from pymtp.errors import ModelError
 from pymtp.gguf.model_file import read_model
 from pymtp.gguf.passes import Head, draft_cost
-from pymtp.inspection import Inspection, SideFile, inspect_model
+from pymtp.inspection import Inspection, SideFile
 from pymtp.loading.params import ModelParams
 from pymtp.placement.devices import host_free_bytes
 from pymtp.placement.places import Place
@@ -50,7 +50,7 @@ def inspect(own: Values) -> None:
 
 def _inspected(path: str | None, own: Values) -> str:
     file = read_model(path or model_path(), dict(own.override_kv))
-    found = inspect_model(file)
+    found = Inspection(file)
     warn_beyond_training(own.n_ctx, found.info.n_ctx_train)
     plan = None
     if found.has_trunk and not found.info.is_assistant:

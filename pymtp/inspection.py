@@ -28,51 +28,34 @@ class SideFile:
     problem: str = ""
 
 
-@dataclass(frozen=True)
 class Inspection:
     """What a model file shows without being loaded."""
 
-    info: GgufInfo
-    n_files: int
-    """Parts of a split model; 1 if it is not split."""
-    n_experts: int
-    n_experts_used: int
-    tensor_types: dict[str, int]
-    """Bytes of each type, the largest first."""
-    has_trunk: bool
-    """False for a side file, which has only the heads."""
-    heads: tuple[Head, ...]
-    obstacle: str
-    """Why the model cannot draft with its own heads, or ""."""
-    mtp_context: Literal["chained", "target"]
-    """What the rows of the heads read by default: see Model."""
-    trunk_pass_bytes: int
-    side_files: tuple[SideFile, ...]
+    def __init__(self, path: StrPath) -> None:
+        """Raises ModelError as `file_facts` does."""
+        model = read_model(path)
+        pass_bytes = trunk_pass_bytes(model)
+        self.info = file_facts(model)
+        self.n_files = len(model.shards)
+        """Parts of a split model; 1 if it is not split."""
+        self.n_experts = model.count("expert_count")
+        self.n_experts_used = model.count("expert_used_count")
+        self.tensor_types = bytes_by_type(model.tensors.values())
+        """Bytes of each type, the largest first."""
+        self.has_trunk = pass_bytes is not None
+        """False for a side file, which has only the heads."""
+        self.heads = heads_of(model)
+        self.obstacle = _obstacle(self.info, self.has_trunk)
+        """Why the model cannot draft with its own heads, or ""."""
+        self.mtp_context: Literal["chained", "target"] = "chained" if len(self.heads) > 1 else "target"
+        """What the rows of the heads read by default: see Model."""
+        self.trunk_pass_bytes = pass_bytes or 0
+        self.side_files = tuple(_side_file(path, model) for path in side_files_of(model))
 
     @property
     def draft_cost(self) -> float | None:
         """Weights that a draft pass reads, as a share of those of a trunk pass; the mean of the heads."""
         return draft_cost(self.heads, self.trunk_pass_bytes)
-
-
-def inspect_model(path: StrPath) -> Inspection:
-    """Inspect the GGUF at `path`. Raises ModelError as `file_facts` does."""
-    model = read_model(path)
-    info, heads, pass_bytes = file_facts(model), heads_of(model), trunk_pass_bytes(model)
-    has_trunk = pass_bytes is not None
-    return Inspection(
-        info=info,
-        n_files=len(model.shards),
-        n_experts=model.count("expert_count"),
-        n_experts_used=model.count("expert_used_count"),
-        tensor_types=bytes_by_type(model.tensors.values()),
-        has_trunk=has_trunk,
-        heads=heads,
-        obstacle=_obstacle(info, has_trunk),
-        mtp_context="chained" if len(heads) > 1 else "target",
-        trunk_pass_bytes=pass_bytes or 0,
-        side_files=tuple(_side_file(path, model) for path in side_files_of(model)),
-    )
 
 
 def _obstacle(info: GgufInfo, has_trunk: bool) -> str:

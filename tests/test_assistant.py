@@ -17,7 +17,7 @@ from pymtp.binding.library import lib
 from pymtp.engine.session import Chunk, Session
 from pymtp.errors import ModelError, PymtpError, StateError, UnsupportedModel
 from pymtp.gguf.facts import find_draft_model, model_facts
-from pymtp.inspection import inspect_model
+from pymtp.inspection import Inspection
 from random_gguf import write_gemma4, write_gemma4_assistant, write_glm4moe
 from test_families import PARAMS, draft, load
 from test_side_files import drafts, text
@@ -44,7 +44,7 @@ def test_an_assistant_drafts_in_the_models_context(pair: tuple[Path, Path]) -> N
         assert (model.session.n_heads, model.session.mtp_memory, model.draft_note) == (1, "shared", None)
         assert text(model) == text(plain)
         assert model.stats.drafted > 0
-        assert model.info.n_parameters == plain.info.n_parameters + inspect_model(assistant).info.n_parameters
+        assert model.info.n_parameters == plain.info.n_parameters + Inspection(assistant).info.n_parameters
 
 
 def test_an_assistant_next_to_the_model_is_found_and_reported(pair: tuple[Path, Path]) -> None:
@@ -166,7 +166,7 @@ def test_an_assistant_cannot_be_loaded_as_a_model(pair: tuple[Path, Path]) -> No
         ModelError, match="is an assistant, which drafts for another model; name that model, and this file"
     ):
         Model(assistant)
-    assert inspect_model(assistant).obstacle.startswith("an assistant: it drafts for another model")
+    assert Inspection(assistant).obstacle.startswith("an assistant: it drafts for another model")
 
 
 def test_an_assistant_of_another_model_is_refused(

@@ -17,7 +17,7 @@ from pymtp.errors import ModelError
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.header import read_header
 from pymtp.gguf.types import FILE_TYPES, TENSOR_TYPES
-from pymtp.inspection import inspect_model
+from pymtp.inspection import Inspection
 from pymtp.loader import load_failure
 
 WriteGguf = Callable[..., Path]
@@ -166,7 +166,7 @@ def test_a_vocabulary_of_numbers_is_not_read(embedded_model: Path, tmp_path: Pat
     path.write_bytes(parts.joined())
     os.truncate(path, path.stat().st_size + embedded_model.stat().st_size)  # tensors of zeros
     tracemalloc.start()
-    inspect_model(path)
+    Inspection(path)
     assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
     tracemalloc.stop()
 
@@ -177,7 +177,7 @@ def test_a_long_text_in_a_header_is_not_kept_whole(write_gguf: WriteGguf, size: 
     header = read_header(path)
     assert header.metadata["tokenizer.chat_template"] == "c" * 2**18
     tracemalloc.start()
-    inspect_model(path)
+    Inspection(path)
     assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
     tracemalloc.stop()
 
@@ -219,7 +219,7 @@ def test_numbers_of_layers_that_no_model_has_are_refused_at_once(
     def refused() -> None:
         assert f"{path} has damaged metadata ({what})" in failure(path)
         with pytest.raises(ModelError, match="damaged metadata"):
-            inspect_model(path)
+            Inspection(path)
 
     assert n_calls(refused) < 100_000
 

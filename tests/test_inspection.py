@@ -16,7 +16,7 @@ from pymtp.engine.context import ContextParams
 from pymtp.errors import ModelError
 from pymtp.gguf.facts import model_facts
 from pymtp.heads import extract_heads
-from pymtp.inspection import Inspection, inspect_model
+from pymtp.inspection import Inspection
 from pymtp.placement.demand import estimate_memory
 from random_gguf import blocks, write_qwen35
 from random_gguf.generic import write_trunk
@@ -32,7 +32,7 @@ WriteGguf = Callable[..., Path]
 
 
 def test_the_embedded_model(embedded_model: Path) -> None:
-    found = inspect_model(embedded_model)
+    found = Inspection(embedded_model)
     (head,) = found.heads
     assert (found.n_files, found.n_experts, found.n_experts_used, found.has_trunk) == (1, 0, 0, True)
     assert (head.layer, head.lm_head, head.tensor_types[0]) == (16, "shared", "Q4_K")
@@ -44,7 +44,7 @@ def check_pass_bytes(path: Path) -> Inspection:
     """A pass reads all its tensors but an embedding that is not the output matrix, too; of experts those of a token."""
     from gguf import GGUFReader
 
-    found = inspect_model(path)
+    found = Inspection(path)
     tensors = {tensor.name: int(tensor.n_bytes) for tensor in GGUFReader(path).tensors}
     share = found.n_experts_used / (found.n_experts or 1)
 
@@ -74,7 +74,7 @@ def test_a_pass_reads_the_experts_that_a_token_takes(name: str, lm_head: str, tm
 
 
 def test_heads_with_an_lm_head_of_their_own(shared: Path) -> None:
-    found = inspect_model(shared / "models" / "nano-step-Q8_0.gguf")
+    found = Inspection(shared / "models" / "nano-step-Q8_0.gguf")
     assert [(head.layer, head.lm_head) for head in found.heads] == [(6, "own"), (7, "own"), (8, "own")]
     assert found.mtp_context == "chained"
 
@@ -83,7 +83,7 @@ def test_heads_with_an_lm_head_of_their_own(shared: Path) -> None:
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Family, Path, Inspection]:
     family = FAMILIES[request.param]
     path = family.write(tmp_path_factory.mktemp("family") / "tiny.gguf")
-    return family, path, inspect_model(path)
+    return family, path, Inspection(path)
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,14 @@ def test_memory_is_what_llama_cpp_allocates(
 @needs_no_gpu
 def test_a_number_says_which_layers_have_no_window(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = write_trunk(tmp_path / "tiny.gguf", "gemma3", 6, {"attention.sliding_window_pattern": 3})
-    check_memory(path, inspect_model(path), capfd)
+    check_memory(path, Inspection(path), capfd)
 
 
 @needs_no_gpu
 def test_layers_that_a_pass_goes_through_several_times_count_as_often(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    once, thrice = (inspect_model(write_nanbeige(tmp_path / f"{n}.gguf", n)) for n in (1, 3))
+    once, thrice = (Inspection(write_nanbeige(tmp_path / f"{n}.gguf", n)) for n in (1, 3))
     check_memory(thrice.info.path, thrice, capfd)
     outside = sum(4 * tensor.n_elements for name, tensor in once.info.tensors.items() if name.startswith("output"))
     assert thrice.trunk_pass_bytes - outside == 3 * (once.trunk_pass_bytes - outside)
@@ -133,7 +133,7 @@ def write_nanbeige(path: Path, n_loops: int) -> Path:
 @needs_no_gpu
 def test_a_pass_reads_the_value_experts_that_a_token_takes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """K2 Horizon's layers choose among matrices of values, as others do among feed-forwards."""
-    one, two = (inspect_model(write_k2_horizon(tmp_path / f"{n}.gguf", n)) for n in (1, 2))
+    one, two = (Inspection(write_k2_horizon(tmp_path / f"{n}.gguf", n)) for n in (1, 2))
     check_memory(two.info.path, two, capfd)
     (values,) = (tensor for name, tensor in two.info.tensors.items() if "attn_v_exps" in name)
     assert two.trunk_pass_bytes - one.trunk_pass_bytes == values.size_bytes / N_VALUES
@@ -164,7 +164,7 @@ def write_k2_horizon(path: Path, n_used: int) -> Path:
 def test_what_drafts_from_layers_of_another_model_says_so(architecture: str, tmp_path: Path) -> None:
     w = Writer(tmp_path / "draft.gguf", architecture, 1, 0, {"target_layers": [2, 5, 7]})
     w.norm("blk.0.attn_norm.weight")
-    found = inspect_model(w.finish())
+    found = Inspection(w.finish())
     assert found.obstacle == "it drafts from hidden states of 3 layers of another model, which pymtp does not do"
     with pytest.raises(ModelError, match=rf"drafts in a way that pymtp does not have \({architecture}, "):
         model_facts(write_nanbeige(tmp_path / "model.gguf", 1), found.info.path)
@@ -193,7 +193,7 @@ def test_heads_that_llama_cpp_cannot_run_are_named(name: str, tmp_path: Path) ->
     assert write is not None
     path = write(tmp_path / "tiny.gguf")
     with Model(path, n_ctx=64) as model:
-        obstacle = inspect_model(path).obstacle
+        obstacle = Inspection(path).obstacle
         assert obstacle and obstacle in model.draft_note
 
 
@@ -219,7 +219,7 @@ def test_only_architectures_that_are_known_can_draft(
     ("declared", "heads", "text"), [(0, 0, "names no MTP heads"), (2, 1, "names 2 MTP heads, the file holds")]
 )
 def test_heads_that_are_missing(write_gguf: WriteGguf, declared: int, heads: int, text: str) -> None:
-    found = inspect_model(write_gguf(declared=declared, heads=heads))
+    found = Inspection(write_gguf(declared=declared, heads=heads))
     assert text in found.obstacle
     assert len(found.heads) == heads
 
@@ -227,7 +227,7 @@ def test_heads_that_are_missing(write_gguf: WriteGguf, declared: int, heads: int
 def test_a_split_model_is_one_model(write_gguf: WriteGguf) -> None:
     first = write_gguf("m-00001-of-00002.gguf", declared=1, heads=0, split=(0, 2))
     write_gguf("m-00002-of-00002.gguf", declared=1, heads=1, split=(1, 2))
-    found = inspect_model(first)
+    found = Inspection(first)
     assert (found.n_files, len(found.heads), found.obstacle) == (2, 1, "")
 
 
@@ -235,13 +235,13 @@ def test_side_files_are_listed_and_a_damaged_one_says_why(write_gguf: WriteGguf,
     path = write_gguf("model.gguf")
     write_gguf("mtp-model.gguf", n_layer=0, declared=1, heads=1)
     (tmp_path / "mtp-torn.gguf").write_bytes(b"GGUF")
-    good, torn = inspect_model(path).side_files
+    good, torn = Inspection(path).side_files
     assert (good.path.name, good.architecture, good.problem) == ("mtp-model.gguf", "glm4moe", "")
     assert "truncated" in torn.problem
 
 
 def test_a_side_file_itself_has_heads_and_no_trunk(write_gguf: WriteGguf) -> None:
-    found = inspect_model(write_gguf("mtp-model.gguf", n_layer=0, declared=1, heads=1))
+    found = Inspection(write_gguf("mtp-model.gguf", n_layer=0, declared=1, heads=1))
     assert (found.has_trunk, len(found.heads)) == (False, 1)
     assert "without a trunk" in found.obstacle
 
@@ -251,8 +251,8 @@ def test_heads_in_a_side_file_read_what_they_read_in_the_model(bare: bool, tmp_p
     whole, trunk = write_qwen35(tmp_path / "whole.gguf"), tmp_path / "trunk.gguf"
     split_heads(whole, trunk, tmp_path / "unused.gguf")
     extract_heads(whole, tmp_path / "mtp-heads.gguf", bare=bare)
-    (side,), expected = inspect_model(trunk).side_files, inspect_model(whole)
-    assert side.heads == expected.heads
+    (side,), expected = Inspection(trunk).side_files, Inspection(whole)
+    assert list(map(vars, side.heads)) == list(map(vars, expected.heads))
     assert expected.heads[0].lm_head == "shared"
 
 

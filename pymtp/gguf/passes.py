@@ -26,28 +26,33 @@ class HeadTensor:
     size_bytes: int
 
 
-@dataclass(frozen=True)
 class Head:
     """One MTP head whose tensors are in the file."""
 
-    layer: int
-    """Its block number, as in the names of its tensors."""
-    n_parameters: int
-    size_bytes: int
-    tensor_types: tuple[str, ...]
-    """Types of its matrices, the one with the most bytes first."""
-    lm_head: Literal["own", "shared"]
-    """Whose output matrix scores the vocabulary: its own, or the trunk's."""
-    pass_bytes: int
-    """Weights that one draft token reads, output matrix included."""
-    tensors: tuple[HeadTensor, ...]
+    def __init__(self, model: ModelFile, layer: int, own: Mapping[str, TensorInfo], output: list[TensorInfo]) -> None:
+        """`own`: its tensors; `output`: the matrix that scores the vocabulary, unless it has one itself."""
+        self.layer = layer
+        """Its block number, as in the names of its tensors."""
+        self.n_parameters = sum(tensor.n_elements for tensor in own.values())
+        self.size_bytes = sum(tensor.size_bytes for tensor in own.values())
+        self.tensor_types = tuple(bytes_by_type(tensor for tensor in own.values() if len(tensor.shape) > 1))
+        """Types of its matrices, the one with the most bytes first."""
+        has_output = "nextn.shared_head_head.weight" in own
+        self.lm_head: Literal["own", "shared"] = "own" if has_output else "shared"
+        """Whose output matrix scores the vocabulary: its own, or the trunk's."""
+        read = [tensor for name, tensor in own.items() if name != "nextn.embed_tokens.weight"]
+        self.pass_bytes = _pass_bytes(model, read if has_output else [*read, *output])
+        """Weights that one draft token reads, output matrix included."""
+        self.tensors = tuple(
+            HeadTensor(each.name, type_name(each), each.shape, each.size_bytes) for each in own.values()
+        )
 
 
 def heads_of(model: ModelFile, trunk: ModelFile | None = None) -> tuple[Head, ...]:
     """The heads of a model, or in a file of their own; `trunk` has the output matrix that such a file may leave out."""
     layers = tensors_by_layer(model.tensors.values())
     output = output_of(model) or output_of(trunk or model)
-    return tuple(_head(model, layer, layers[layer], output) for layer in model.head_layers)
+    return tuple(Head(model, layer, layers[layer], output) for layer in model.head_layers)
 
 
 def trunk_pass_bytes(model: ModelFile) -> int | None:
@@ -80,20 +85,6 @@ def bytes_by_type(tensors: Iterable[TensorInfo]) -> dict[str, int]:
 def type_name(tensor: TensorInfo) -> str:
     known = TENSOR_TYPES.get(tensor.type_id)
     return known.name if known else f"type {tensor.type_id}"
-
-
-def _head(model: ModelFile, layer: int, own: Mapping[str, TensorInfo], output: list[TensorInfo]) -> Head:
-    has_output = "nextn.shared_head_head.weight" in own
-    read = [tensor for name, tensor in own.items() if name != "nextn.embed_tokens.weight"]
-    return Head(
-        layer=layer,
-        n_parameters=sum(tensor.n_elements for tensor in own.values()),
-        size_bytes=sum(tensor.size_bytes for tensor in own.values()),
-        tensor_types=tuple(bytes_by_type(tensor for tensor in own.values() if len(tensor.shape) > 1)),
-        lm_head="own" if has_output else "shared",
-        pass_bytes=_pass_bytes(model, read if has_output else [*read, *output]),
-        tensors=tuple(HeadTensor(each.name, type_name(each), each.shape, each.size_bytes) for each in own.values()),
-    )
 
 
 def _pass_bytes(model: ModelFile, tensors: Iterable[TensorInfo]) -> int:

@@ -18,7 +18,7 @@ from pymtp import ContextParams, DraftParams, Model, ModelParams, PymtpError
 from pymtp.drafting.choice import choose_drafter
 from pymtp.gguf.facts import find_draft_model, model_facts
 from pymtp.gguf.header import MAGIC
-from pymtp.inspection import inspect_model
+from pymtp.inspection import Inspection
 from pymtp.options import Params
 from pymtp.placement.demand import demand
 from pymtp.placement.fit import fit
@@ -136,7 +136,7 @@ class Headers(Fuzzer):
         self._path.write_bytes(case)
         os.truncate(self._path, len(case) + self._HOLE)
         try:
-            found = inspect_model(self._path)
+            found = Inspection(self._path)
         except PymtpError:
             return "refused"
         planned = self._plan() if found.has_trunk and not found.info.is_assistant else None
