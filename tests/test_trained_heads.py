@@ -105,12 +105,12 @@ def test_pytorch_scales_positions_as_the_engine_does(
     tmp_path: Path, architecture: str, more: dict[str, float | str]
 ) -> None:
     torch = pytest.importorskip("torch")
-    from pymtp.training.form import first_tensors, form_of, read_tensor, write_head
+    from pymtp.training.form import Form, first_tensors, read_tensor, write_head
     from pymtp.training.head import Head, rotation_of
 
     trunk, first, n = write_trunk(tmp_path / "trunk.gguf", architecture, more=more), tmp_path / "first.gguf", 200
     file = ModelFile(trunk)
-    form = form_of(file)
+    form = Form(file)
     tensors = first_tensors(file, form, 1)
     write_head(first, file, tensors, "f32")
     embedding, output = (torch.tensor(read_tensor(file.tensors[f"{name}.weight"])) for name in ("token_embd", "output"))
@@ -284,14 +284,14 @@ def test_a_training_that_is_stopped_before_it_learns_keeps_nothing(
 ) -> None:
     torch = pytest.importorskip("torch")
     from pymtp.training import TrainParams, collect, learn
-    from pymtp.training.form import first_tensors, form_of
+    from pymtp.training.form import Form, first_tensors
     from pymtp.training.head import Rotation
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     trunk = ModelFile(write_trunk(tmp_path / "trunk.gguf", "llama"))
-    form, rotation = form_of(trunk), Rotation(*torch.zeros(3, 1))
+    form, rotation = Form(trunk), Rotation(*torch.zeros(3, 1))
     rows = collect.Rows(tmp_path, form.n_embd)
     rows.add([0] * 20, np.zeros((20, form.n_embd), np.float32))
     monkeypatch.setattr(learn, "trunk_of", stop)

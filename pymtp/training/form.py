@@ -5,7 +5,6 @@ native/src/heads/head-generic.cpp loads it. Knows no PyTorch.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,19 +19,31 @@ from pymtp.heads.quantize import F32, convert, converted, fitting_type
 Array = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True)
 class Form:
-    """Sizes of a head: those of the trunk's attention."""
+    """Sizes of a head for a model: those of the trunk's attention."""
 
-    n_embd: int
-    n_head: int
-    n_kv: int
-    n_head_k: int
-    n_head_v: int
-    n_ff: int
-    eps: float
-    value_in_key: bool = False
-    """Whether values are the first part of compressed keys (MLA), which rotate in the rest."""
+    def __init__(self, model: ModelFile) -> None:
+        """Raises UnsupportedModel for a trunk whose attention no such head can have."""
+        self.value_in_key = bool(model.number("attention.key_length_mla"))
+        """Whether values are the first part of compressed keys (MLA), which rotate in the rest."""
+        odd = ("attention.indexer.key_length", "attention.key_length_mla_swa")
+        if self.value_in_key and any(map(model.count, odd)):
+            what = "has an index of its compressed keys, or windows"
+            raise UnsupportedModel(f"{model.path} {what}, as no trained head has")
+        like = _layer_like(model)
+        self.n_embd, self.n_head = model.number("embedding_length"), model.count("attention.head_count", like)
+        self.n_head_k = model.number("attention.key_length") or self.n_embd // self.n_head
+        self.n_head_v = model.number("attention.value_length") or self.n_head_k
+        if self.value_in_key:
+            # the trunk's would be several times as wide as the model; GPUs take four at once
+            self.n_head = max(1, self.n_embd * 3 // 2 // self.n_head_k // 4) * 4
+            self.n_head_v = model.number("attention.kv_lora_rank")
+        self.n_kv = model.count("attention.head_count_kv", like, self.n_head)
+        up = tensors_by_layer(model.tensors.values())[like].get("ffn_up.weight")
+        has_gate = f"blk.{like}.ffn_gate.weight" in model.tensors
+        self.n_ff = up.shape[1] // (1 if has_gate else 2) if up else self.n_embd * 8 // 3 // 32 * 32
+        eps = model.value("attention.layer_norm_rms_epsilon")
+        self.eps = eps if isinstance(eps, float) and eps > 0 else 1e-5
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the tensors that every head has, as NumPy names them."""
@@ -48,34 +59,6 @@ class Form:
             **dict.fromkeys(("ffn_gate", "ffn_up"), (self.n_ff, n_embd)),
             "ffn_down": (n_embd, self.n_ff),
         }
-
-
-def form_of(model: ModelFile) -> Form:
-    """The form of a head for `model`. Raises UnsupportedModel for a trunk whose attention no such head can have."""
-    is_latent = bool(model.number("attention.key_length_mla"))
-    if is_latent and any(map(model.count, ("attention.indexer.key_length", "attention.key_length_mla_swa"))):
-        raise UnsupportedModel(f"{model.path} has an index of its compressed keys, or windows, as no trained head has")
-    like = _layer_like(model)
-    n_embd, n_head = model.number("embedding_length"), model.count("attention.head_count", like)
-    n_key = model.number("attention.key_length") or n_embd // n_head
-    n_value = model.number("attention.value_length") or n_key
-    if is_latent:
-        # the trunk's would be several times as wide as the model; GPUs take four at once
-        n_head, n_value = max(1, n_embd * 3 // 2 // n_key // 4) * 4, model.number("attention.kv_lora_rank")
-    up = tensors_by_layer(model.tensors.values())[like].get("ffn_up.weight")
-    has_gate = f"blk.{like}.ffn_gate.weight" in model.tensors
-    n_ff = up.shape[1] // (1 if has_gate else 2) if up else n_embd * 8 // 3 // 32 * 32
-    eps = model.value("attention.layer_norm_rms_epsilon")
-    return Form(
-        n_embd=n_embd,
-        n_head=n_head,
-        n_kv=model.count("attention.head_count_kv", like, n_head),
-        n_head_k=n_key,
-        n_head_v=n_value,
-        n_ff=n_ff,
-        eps=eps if isinstance(eps, float) and eps > 0 else 1e-5,
-        value_in_key=is_latent,
-    )
 
 
 def _layer_like(model: ModelFile) -> int:

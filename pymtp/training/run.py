@@ -17,7 +17,7 @@ from pymtp.heads.files import check_target, default_target
 from pymtp.heads.quantize import check_type
 from pymtp.model import Model
 from pymtp.training.collect import N_TEXTS, N_TOKENS, Collector, Progress, Rows, Source
-from pymtp.training.form import first_tensors, form_of, read_head, write_head
+from pymtp.training.form import Form, first_tensors, read_head, write_head
 
 _COLLECTING = 0.4
 """Of the time, at most."""
@@ -76,7 +76,7 @@ def train_head(
     model, out = ModelFile(Path(path)), Path(target) if target else default_target(path)
     if model.n_heads:
         raise UnsupportedModel(f"{path} has MTP heads; name a model without them")
-    form = form_of(model)
+    form = Form(model)
     check_target(out, [shard.path for shard in model.shards], force=force)
     folder = out.with_name(f"{out.stem}-{model.trunk_id}.training")
     begin = time.monotonic()
