@@ -5,7 +5,6 @@ Reads headers only, never a weight.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pymtp.gguf.header import TensorInfo
@@ -14,16 +13,6 @@ from pymtp.gguf.types import TENSOR_TYPES
 
 _NOT_READ = {"output.weight", "token_embd.weight", "per_layer_token_embd.weight"}
 """Tensors outside of layers of which a token reads a row, or that output_of names."""
-
-
-@dataclass(frozen=True)
-class HeadTensor:
-    """A tensor of a head. `shape`: the fastest dimension first."""
-
-    name: str
-    type: str
-    shape: tuple[int, ...]
-    size_bytes: int
 
 
 class Head:
@@ -43,9 +32,11 @@ class Head:
         read = [tensor for name, tensor in own.items() if name != "nextn.embed_tokens.weight"]
         self.pass_bytes = _pass_bytes(model, read if has_output else [*read, *output])
         """Weights that one draft token reads, output matrix included."""
-        self.tensors = tuple(
-            HeadTensor(each.name, type_name(each), each.shape, each.size_bytes) for each in own.values()
-        )
+        self.tensors = [
+            {"name": each.name, "type": type_name(each), "shape": each.shape, "size_bytes": each.size_bytes}
+            for each in own.values()
+        ]
+        """Shapes: the fastest dimension first."""
 
 
 def heads_of(model: ModelFile, trunk: ModelFile | None = None) -> tuple[Head, ...]:
