@@ -575,6 +575,68 @@ static void attention_waits_for_its_queries() {
     }
 }
 
+// Heads of rows, normalized and rotated, and stored as halves in a cache in the places of `at` where that is not empty.
+static std::vector<float> rotated(ggml_backend_dev_t device, int64_t n_values, int64_t n_heads,
+                                  const std::vector<float> & values, const std::vector<float> & weights,
+                                  const std::vector<int64_t> & at) {
+    const int64_t n_rows = (int64_t) values.size() / (n_values * n_heads);
+
+    graph         gf(device);
+    auto *        ctx    = gf.nodes();
+    ggml_tensor * factor = ggml_new_tensor_1d(gf.weights(), GGML_TYPE_F32, n_values);
+    ggml_tensor * cache  = ggml_new_tensor_2d(gf.weights(), GGML_TYPE_F16, n_values * n_heads, 2 * n_rows);
+    ggml_tensor * x      = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, n_values, n_heads, n_rows);
+    ggml_tensor * pos    = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n_rows);
+    ggml_tensor * places = ggml_new_tensor_1d(ctx, GGML_TYPE_I64, n_rows);
+    ggml_tensor * out    = ggml_mul(ctx, ggml_rms_norm(ctx, x, 1e-5f), factor);
+    out = ggml_rope_ext(ctx, out, pos, nullptr, n_values, GGML_ROPE_TYPE_NEOX, 0, 1e4f, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f);
+    if (!at.empty()) {
+        out = ggml_set_rows(ctx, cache, ggml_reshape_2d(ctx, out, n_values * n_heads, n_rows), places);
+    }
+    gf.build({ out });
+    std::vector<int32_t> positions;
+    for (int64_t i = 0; i < n_rows; ++i) {
+        positions.push_back(7 * i + 3);
+    }
+    set(x, values);
+    set(factor, weights);
+    set(pos, positions);
+    if (at.empty()) {
+        gf.compute();
+        return get<float>(out);
+    }
+    set(places, at);
+    set(cache, std::vector<ggml_fp16_t>(2 * n_rows * n_values * n_heads, 0));
+    gf.compute();
+    const auto         halves = get<ggml_fp16_t>(cache);
+    std::vector<float> res(halves.size());
+    ggml_fp16_to_fp32_row(halves.data(), res.data(), res.size());
+    return res;
+}
+
+static void rotated_heads_are_right() {
+    const auto cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    for (const int64_t n_values : { 64, 96, 128, 192, 256 }) {
+        const auto weights = random_values(n_values);
+        for (const int64_t n_rows : sizes({ 1, 4, 16, 65 })) {
+            const auto           values = random_values(n_values * 5 * n_rows);
+            std::vector<int64_t> places;
+            for (int64_t i = 0; i < n_rows; ++i) {
+                places.push_back(2 * n_rows - 1 - i);
+            }
+            for (const auto & at : { std::vector<int64_t>(), places }) {
+                const auto expected = rotated(cpu, n_values, 5, values, weights, at);
+                const auto found    = rotated(g_gpu, n_values, 5, values, weights, at);
+                double     worst    = 0;
+                for (size_t i = 0; i < expected.size(); ++i) {
+                    worst = std::max(worst, std::fabs((double) expected[i] - found[i]));
+                }
+                CHECK(worst < 5e-3); // angles of some hundred, by powf and by one factor after the other
+            }
+        }
+    }
+}
+
 // What rows, each of which sees one cell more than the one before, find in a cache: random_quantized keys and values of
 // two heads, as they are or as F16.
 static std::vector<float> attend_cache(ggml_type type, bool as_f16, const std::vector<float> & queries,
@@ -664,6 +726,7 @@ int main(int argc, char ** argv) {
     RUN(activations_that_change_are_quantized_again);
     RUN(the_first_of_the_highest_is_found);
     RUN(the_highest_comes_with_its_probability);
+    RUN(rotated_heads_are_right);
     RUN(attention_waits_for_its_queries);
     RUN(attention_reads_quantized_caches);
     return g_n_failed > 0;
