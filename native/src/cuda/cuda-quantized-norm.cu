@@ -74,7 +74,7 @@ static __global__ void quantized_norm(const float4 * x, const float4 * weights, 
 
     const float scale = rsqrtf(sum / (n * N_VALUES) + eps);
 #pragma unroll
-    for (int k = 0; k < N_TURNS; ++k) {
+    for (int k = 0; k < N_TURNS && k * blockDim.x < n; ++k) {
         const int    i = k * blockDim.x + threadIdx.x;
         const float4 v = { scale * values[k].x * factors[k].x, scale * values[k].y * factors[k].y,
                            scale * values[k].z * factors[k].z, scale * values[k].w * factors[k].w };
