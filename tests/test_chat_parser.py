@@ -128,6 +128,28 @@ def test_what_is_no_answer_of_the_template_is_content(n: int) -> None:
     assert joined(deltas) == (message.content, message.reasoning, "")
 
 
+@pytest.mark.parametrize(
+    ("template", "text", "content"),
+    [
+        ("inclusionai-ling-3.0-flash", "Use a <table> here</think>\n\nHello", "\n\nHello"),
+        (
+            "openai-gpt-oss-120b",
+            '<|channel|>commentary to=functions.weather<|constrain|>json<|message|>{"city": "a"}',
+            "",
+        ),
+    ],
+)
+def test_what_parts_of_an_answer_looked_like_is_not_in_the_message(template: str, text: str, content: str) -> None:
+    """As in "<t", which may begin an answer of another form."""
+    tools = [WEATHER] if "weather" in text else []
+    params = ChatParams(tools=tools, reasoning_format="none" if tools else "auto")
+    parser = ChatTemplate(None, TEMPLATES[f"{template}.jinja"]).render(HELLO, params).parse()
+    for char in text:
+        parser.push(char)
+    parser.finish()
+    assert parser.message.content == content
+
+
 def test_what_follows_the_arguments_of_a_broken_call_is_content() -> None:
     parser = rendered(ANSWERS[2]).parse()
     parser.push('<tool_call>\n{"name": "weather", "arguments": {"city": "a')

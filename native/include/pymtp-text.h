@@ -275,6 +275,9 @@ int32_t pymtp_chat_parser_init(const struct pymtp_chat_parser * parser, struct p
 int32_t pymtp_chat_parser_push(struct pymtp_chat_parser * chat_parser, const char * text, int64_t n_bytes,
                                int32_t is_partial, char ** json);
 
+// The message so far: {"content", "reasoning", "tool_calls"}.
+int32_t pymtp_chat_parser_message(const struct pymtp_chat_parser * chat_parser, char ** json);
+
 // The GBNF of a JSON schema, as a string. PYMTP_INVALID if the schema cannot be converted.
 int32_t pymtp_schema_to_grammar(const char * schema, char ** json);
 

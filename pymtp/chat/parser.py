@@ -3,7 +3,7 @@
 llama.cpp parses; this keeps the message of one answer. Knows text; never tokens.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pymtp.binding.library import lib, made
 from pymtp.chat.native import json_of
@@ -56,10 +56,10 @@ class ChatParser:
 
     def __init__(self, maker: object) -> None:
         self._native = made("chat_parser", lib.pymtp_chat_parser_init, maker)
-        self.message = ChatMessage()
-        """The message so far, without the part that it continues."""
+        self._begun = self._read()  # what the prompt has of the message
         self._text = ""
         self._n_told = 0  # characters of the text that deltas have told
+        self._unread = ""
 
     def push(self, piece: str) -> list[ChatDelta]:
         """Take the next piece of the answer's text; return what it adds, which may be nothing yet."""
@@ -72,10 +72,19 @@ class ChatParser:
         """
         deltas = self._push(piece, is_partial=is_cut)
         if deltas is None:
-            unread = self._text[self._n_told :]
-            deltas = [ChatDelta(unread)] if unread else []
-            self._add(deltas)
+            self._unread = self._text[self._n_told :]
+            return [ChatDelta(self._unread)] if self._unread else []
         return deltas
+
+    @property
+    def message(self) -> ChatMessage:
+        """The message so far, without the part that it continues."""
+        message, begun = self._read(), self._begun
+        content = message.content.removeprefix(begun.content) + self._unread
+        return replace(message, content=content, reasoning=message.reasoning.removeprefix(begun.reasoning))
+
+    def _read(self) -> ChatMessage:
+        return json_of(ChatMessage, lib.pymtp_chat_parser_message, self._native)
 
     def _push(self, piece: str, *, is_partial: bool) -> list[ChatDelta] | None:
         """None: llama.cpp cannot read it."""
@@ -90,15 +99,4 @@ class ChatParser:
             last = (call.arguments or call.name) if call else found[-1].content or found[-1].reasoning
             at = self._text.rfind(last)
             self._n_told = len(self._text) if at < 0 else at + len(last)
-        self._add(found)
         return found
-
-    def _add(self, deltas: list[ChatDelta]) -> None:
-        for delta in deltas:
-            before, calls = self.message, [*self.message.tool_calls]
-            if call := delta.tool_call:
-                one = calls.pop(call.index) if call.index < len(calls) else ToolCall("", "")
-                made = ToolCall(call.name or one.name, one.arguments + call.arguments, call.id or one.id)
-                calls.insert(call.index, made)
-            content, reasoning = before.content + delta.content, before.reasoning + delta.reasoning
-            self.message = ChatMessage(content, reasoning, tuple(calls))

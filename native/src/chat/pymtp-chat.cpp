@@ -110,6 +110,22 @@ static common_json chat_prompt_write(const common_chat_params & prompt) {
     };
 }
 
+static common_json tool_call_write(const common_chat_tool_call & call) {
+    return { { "id", call.id }, { "name", call.name }, { "arguments", call.arguments } };
+}
+
+static common_json chat_message_write(const common_chat_msg & message) {
+    auto calls = common_json::array();
+    for (const auto & call : message.tool_calls) {
+        calls.push_back(tool_call_write(call));
+    }
+    return {
+        { "content", message.render_content() },
+        { "reasoning", message.reasoning_content },
+        { "tool_calls", calls },
+    };
+}
+
 static common_json chat_delta_write(const common_chat_msg_diff & delta) {
     common_json written = common_json::object();
     if (!delta.reasoning_content_delta.empty()) {
@@ -119,13 +135,8 @@ static common_json chat_delta_write(const common_chat_msg_diff & delta) {
         written["content"] = delta.content_delta;
     }
     if (delta.tool_call_index != std::string::npos) {
-        const auto & call    = delta.tool_call_delta;
-        written["tool_call"] = {
-            { "index", delta.tool_call_index },
-            { "id", call.id },
-            { "name", call.name },
-            { "arguments", call.arguments },
-        };
+        written["tool_call"]          = tool_call_write(delta.tool_call_delta);
+        written["tool_call"]["index"] = delta.tool_call_index;
     }
     return written;
 }
@@ -279,6 +290,13 @@ int32_t pymtp_chat_parser_push(pymtp_chat_parser * chat_parser, const char * tex
             self.message = std::move(message);
         }
         give(deltas, json);
+    });
+}
+
+int32_t pymtp_chat_parser_message(const pymtp_chat_parser * chat_parser, char ** json) {
+    return pymtp_guard(chat_parser, [&](pymtp_chat_parser & self) {
+        pymtp_need(json, "the JSON");
+        give(chat_message_write(self.message), json);
     });
 }
 
