@@ -395,6 +395,7 @@ def test_a_number_of_rows_that_has_hardly_come_is_computed_by_a_larger_graph(mod
 
         assert n_builds(4, 4, 4, 4) == 1
         assert [n_builds(4, 4) for _ in range(6)] == [0, 0, 0, 0, 1, 0]
+        assert session.counters.n_shared == 4
         assert [n_builds(4, 3), n_builds(3)] == [0, 0]
 
 

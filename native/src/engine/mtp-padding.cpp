@@ -174,6 +174,7 @@ uint32_t mtp_padder::round_rows(uint32_t n) {
         for (uint32_t more = mtp_padded_step(exact); more < has_graph.size(); more *= 2) {
             if (has_graph[more]) {
                 ++n_shared[exact];
+                ++mtp.counters.n_shared;
                 return more;
             }
         }
