@@ -3,12 +3,13 @@
 Owns the order of things, what is shown, and what is kept.
 """
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from pymtp.engine.context import ContextParams
 from pymtp.errors import ModelError, UnsupportedModel, explained, require
@@ -107,18 +108,14 @@ def train_head(
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """Hold a folder for one training at a time, until its process ends at the latest."""
-    with (folder / "lock").open("wb") as file:
-        try:
-            if sys.platform == "win32":
-                import msvcrt
-
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise ModelError(f"another training uses {folder}; wait for its end, or name another file (-o)") from None
-        except OSError:  # a file system that has no locks
-            pass
+    lock = FileLock(folder / "lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ModelError(f"another training uses {folder}; wait for its end, or name another file (-o)") from None
+    except (OSError, NotImplementedError):  # a file system that has no locks
+        pass
+    try:
         yield
+    finally:
+        lock.release()
