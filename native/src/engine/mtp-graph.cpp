@@ -123,19 +123,17 @@ ggml_tensor * mtp_graph_weight(llm_graph_result & res, ggml_tensor * weight) {
 }
 
 llm_graph_input_i * mtp_graph_trunk_input(const llm_graph_result & res, const llm_graph_input_i & input) {
-    if (!res.mtp || !res.part || !res.mtp->plan().stages[res.part->stage].as_trunk) {
+    const auto & type         = typeid(input);
+    const bool   is_attention = type == typeid(llm_graph_input_attn_kv) || type == typeid(llm_graph_input_attn_k) ||
+                                type == typeid(llm_graph_input_attn_kv_iswa);
+    if (!res.mtp || !res.part || !is_attention || !res.mtp->plan().stages[res.part->stage].as_trunk) {
         return nullptr;
     }
-    const auto is_attention = [](const llm_graph_input_i & one) {
-        return dynamic_cast<const llm_graph_input_attn_kv *>(&one) ||
-               dynamic_cast<const llm_graph_input_attn_k *>(&one) ||
-               dynamic_cast<const llm_graph_input_attn_kv_iswa *>(&one);
-    };
     for (const auto & other : res.inputs) {
         // beside recurrent states attention's is a part of another input
         const auto *        hybrid = dynamic_cast<const llm_graph_input_mem_hybrid *>(other.get());
         llm_graph_input_i * one    = hybrid ? hybrid->get_attn() : other.get();
-        if (is_attention(*one) && typeid(*one) == typeid(input)) {
+        if (typeid(*one) == type) {
             return one;
         }
     }
