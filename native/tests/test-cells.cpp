@@ -9,8 +9,11 @@
 #include "mtp-memory.h"
 #include "mtp-ubatch.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -251,6 +254,64 @@ static void streams_keep_their_cells_apart() {
     c.kv.mtp_release();
     CHECK_EQUAL(c.n_used(0), 3u);
     CHECK_EQUAL(c.n_used(1), 5u);
+}
+
+// attention on a device passes over whole spans of the cells of others
+static void sequences_on_a_device_share_no_span() {
+    constexpr uint32_t N_SPAN = 64;
+
+    cache c(8 * N_SPAN, 4);
+    c.kv.mtp.pads_further = true;
+
+    const auto check = [&](size_t n_spans_shared) {
+        std::map<uint32_t, std::set<llama_seq_id>> owners;
+        for (llama_seq_id seq = 0; seq < 4; ++seq) {
+            for (const auto & [pos, cell] : c.kv.get_cells(seq).seq_pos_get(seq)) {
+                owners[cell / N_SPAN].insert(seq);
+            }
+        }
+        const auto n =
+            std::count_if(owners.begin(), owners.end(), [](const auto & of) { return of.second.size() > 1; });
+        CHECK_EQUAL((size_t) n, n_spans_shared);
+        return owners.size();
+    };
+    const auto round = [&](std::vector<std::pair<llama_seq_id, int32_t>> parts) {
+        std::vector<mtp_row> rows;
+        for (const auto & [seq, n] : parts) {
+            const auto own = rows_of(seq, c.kv.seq_pos_max(seq) + 1, n);
+            rows.insert(rows.end(), own.begin(), own.end());
+        }
+        return c.decode(rows).size() == rows.size();
+    };
+
+    CHECK(round({ { 0, 70 }, { 1, 10 }, { 3, 60 } }));
+    CHECK_EQUAL(check(0), 4u);
+    for (int i = 0; i < 10; ++i) {
+        CHECK(round({ { 0, 1 }, { 1, 4 }, { 3, 2 } }));
+        c.kv.seq_rm(1, c.kv.seq_pos_max(1) - 1, -1); // drafts that are rejected
+        c.place(rows_of(3, c.kv.seq_pos_max(3) + 1, 2));
+        check(0);
+    }
+    CHECK_EQUAL(check(0), 5u); // the last sequence has begun another
+    CHECK_EQUAL(c.n_used(), 70u + 10u + 10u + 20u + 60u + 20u + 2u);
+
+    // a copy shares its cells, but not those that come after them
+    c.kv.seq_cp(1, 2, -1, -1);
+    CHECK(round({ { 1, 3 }, { 2, 3 } }));
+    CHECK_EQUAL(check(1), 6u);
+
+    // where no span is free, any cell will do, up to the last
+    CHECK(round({ { 1, 60 } }));
+    CHECK(round({ { 0, 46 } }));
+    CHECK(round({ { 0, 1 } }));
+    check(1);
+    while (c.n_used() < 8 * N_SPAN) {
+        CHECK(round({ { (llama_seq_id) (c.n_used() % 4), 1 } }));
+    }
+    CHECK(!round({ { 0, 1 } }));
+
+    c.kv.seq_rm(0, 0, -1);
+    CHECK(round({ { 0, 1 } }));
 }
 
 // operations of llama.cpp that know nothing of reservations see none
@@ -499,6 +560,7 @@ int main(int argc, char ** argv) {
     RUN(a_position_whose_cell_is_gone_is_refused);
     RUN(sequences_have_reserved_cells_of_their_own);
     RUN(streams_keep_their_cells_apart);
+    RUN(sequences_on_a_device_share_no_span);
     RUN(copying_keeping_and_shifting_release_first);
     RUN(a_reserved_tail_does_not_move_the_window);
     RUN(a_placed_ubatch_is_not_applied_again);
