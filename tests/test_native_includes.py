@@ -15,7 +15,7 @@ MAY_INCLUDE = {
     "cpu": [],
     "rpc": ["cuda"],
     "heads": [],
-    "engine": ["include", "cpu", "rpc", "heads"],
+    "engine": ["include", "cpu", "cuda", "rpc", "heads"],
     "samplers": ["include"],
     "abi": ["include", "rpc", "heads", "engine", "samplers"],
     "lookup": ["include", "abi"],

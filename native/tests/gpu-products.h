@@ -41,7 +41,7 @@ class graph {
     ggml_context_ptr        nodes_ctx{ ggml_init({ 1 << 16, nullptr, true }) };
     ggml_backend_buffer_ptr weights_buf;
     ggml_backend_buffer_ptr nodes_buf;
-    ggml_cgraph *           gf = ggml_new_graph_custom(nodes_ctx.get(), 16, false);
+    ggml_cgraph *           gf = ggml_new_graph_custom(nodes_ctx.get(), 32, false);
 
   public:
     explicit graph(ggml_backend_dev_t device) : backend(ggml_backend_dev_init(device, nullptr)) {}

@@ -575,7 +575,8 @@ static void attention_waits_for_its_queries() {
     }
 }
 
-// Heads of rows, normalized and rotated, and stored as halves in a cache in the places of `at` where that is not empty.
+// Heads of rows, normalized where there are weights, rotated, and stored as halves in a cache in the places of `at` where
+// that is not empty.
 static std::vector<float> rotated(ggml_backend_dev_t device, int64_t n_values, int64_t n_heads,
                                   const std::vector<float> & values, const std::vector<float> & weights,
                                   const std::vector<int64_t> & at) {
@@ -588,7 +589,7 @@ static std::vector<float> rotated(ggml_backend_dev_t device, int64_t n_values, i
     ggml_tensor * x      = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, n_values, n_heads, n_rows);
     ggml_tensor * pos    = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n_rows);
     ggml_tensor * places = ggml_new_tensor_1d(ctx, GGML_TYPE_I64, n_rows);
-    ggml_tensor * out    = ggml_mul(ctx, ggml_rms_norm(ctx, x, 1e-5f), factor);
+    ggml_tensor * out    = weights.empty() ? x : ggml_mul(ctx, ggml_rms_norm(ctx, x, 1e-5f), factor);
     out = ggml_rope_ext(ctx, out, pos, nullptr, n_values, GGML_ROPE_TYPE_NEOX, 0, 1e4f, 1.0f, 0.0f, 1.0f, 0.0f, 0.0f);
     if (!at.empty()) {
         out = ggml_set_rows(ctx, cache, ggml_reshape_2d(ctx, out, n_values * n_heads, n_rows), places);
@@ -599,7 +600,9 @@ static std::vector<float> rotated(ggml_backend_dev_t device, int64_t n_values, i
         positions.push_back(7 * i + 3);
     }
     set(x, values);
-    set(factor, weights);
+    if (!weights.empty()) {
+        set(factor, weights);
+    }
     set(pos, positions);
     if (at.empty()) {
         gf.compute();
@@ -617,21 +620,22 @@ static std::vector<float> rotated(ggml_backend_dev_t device, int64_t n_values, i
 static void rotated_heads_are_right() {
     const auto cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     for (const int64_t n_values : { 64, 96, 128, 192, 256 }) {
-        const auto weights = random_values(n_values);
         for (const int64_t n_rows : sizes({ 1, 4, 16, 65 })) {
             const auto           values = random_values(n_values * 5 * n_rows);
             std::vector<int64_t> places;
             for (int64_t i = 0; i < n_rows; ++i) {
                 places.push_back(2 * n_rows - 1 - i);
             }
-            for (const auto & at : { std::vector<int64_t>(), places }) {
-                const auto expected = rotated(cpu, n_values, 5, values, weights, at);
-                const auto found    = rotated(g_gpu, n_values, 5, values, weights, at);
-                double     worst    = 0;
-                for (size_t i = 0; i < expected.size(); ++i) {
-                    worst = std::max(worst, std::fabs((double) expected[i] - found[i]));
+            for (const auto & weights : { std::vector<float>(), random_values(n_values) }) {
+                for (const auto & at : { std::vector<int64_t>(), places }) {
+                    const auto expected = rotated(cpu, n_values, 5, values, weights, at);
+                    const auto found    = rotated(g_gpu, n_values, 5, values, weights, at);
+                    double     worst    = 0;
+                    for (size_t i = 0; i < expected.size(); ++i) {
+                        worst = std::max(worst, std::fabs((double) expected[i] - found[i]));
+                    }
+                    CHECK(worst < 5e-3); // angles of some hundred, by powf and by one factor after the other
                 }
-                CHECK(worst < 5e-3); // angles of some hundred, by powf and by one factor after the other
             }
         }
     }
@@ -703,6 +707,114 @@ static void attention_reads_quantized_caches() {
     }
 }
 
+// What rows find in a cache of halves, and a product of that, in one layer after the other, with 8 heads of keys and values.
+struct attention_layers {
+    int64_t                               n_heads;
+    int64_t                               n_cells;
+    std::vector<ggml_fp16_t>              kv;
+    std::vector<std::vector<ggml_fp16_t>> masks;
+    std::vector<std::vector<float>>       queries; // of a layer
+    std::vector<size_t>                   mask_of; // a layer, by number
+    std::vector<uint8_t>                  matrix;  // Q4_K
+
+    std::vector<std::vector<float>> attend(ggml_backend_dev_t device) const {
+        constexpr int64_t N_VALUES = 128;
+        const int64_t     n_rows   = (int64_t) masks[0].size() / n_cells;
+
+        graph                      gf(device);
+        auto *                     ctx = gf.nodes();
+        ggml_tensor *              k   = ggml_new_tensor_3d(gf.weights(), GGML_TYPE_F16, N_VALUES, 8, n_cells);
+        ggml_tensor *              v   = ggml_new_tensor_3d(gf.weights(), GGML_TYPE_F16, N_VALUES, 8, n_cells);
+        ggml_tensor *              w   = ggml_new_tensor_2d(gf.weights(), GGML_TYPE_Q4_K, N_VALUES * n_heads, N_OUT);
+        std::vector<ggml_tensor *> inputs, hidden, outs;
+        for (size_t i = 0; i < masks.size(); ++i) {
+            hidden.push_back(ggml_new_tensor_2d(ctx, GGML_TYPE_F16, n_cells, n_rows));
+        }
+        for (const size_t mask : mask_of) {
+            inputs.push_back(ggml_new_tensor_3d(ctx, GGML_TYPE_F32, N_VALUES, n_rows, n_heads));
+            outs.push_back(ggml_flash_attn_ext(ctx, inputs.back(), ggml_permute(ctx, k, 0, 2, 1, 3),
+                                               ggml_permute(ctx, v, 0, 2, 1, 3), hidden[mask], 0.1f, 0.0f, 0.0f));
+            outs.push_back(ggml_mul_mat(ctx, w, ggml_reshape_2d(ctx, outs.back(), N_VALUES * n_heads, n_rows)));
+        }
+        gf.build(outs);
+        set(k, kv);
+        set(v, kv);
+        set(w, matrix);
+        for (size_t i = 0; i < masks.size(); ++i) {
+            set(hidden[i], masks[i]);
+        }
+        for (size_t i = 0; i < inputs.size(); ++i) {
+            set(inputs[i], queries[i]);
+        }
+        gf.compute();
+        std::vector<std::vector<float>> res;
+        for (ggml_tensor * out : outs) {
+            res.push_back(get<float>(out));
+        }
+        return res;
+    }
+
+    static constexpr int64_t N_OUT = 77;
+};
+
+// A mask of rows that belong to sequences in turn, n_each to each; each sees some spans of 64 cells, all but the last of
+// them whole. The share of spans that belong to a sequence is 1 of n_share.
+static std::vector<ggml_fp16_t> mask_of_sequences(int64_t n_rows, int64_t n_cells, int64_t n_each, int n_share) {
+    std::vector<ggml_fp16_t> mask(n_rows * n_cells, ggml_fp32_to_fp16(-INFINITY));
+    std::vector<int64_t>     spans;
+    for (int64_t row = 0; row < n_rows; ++row) {
+        if (row % n_each == 0) {
+            spans.clear();
+            for (int64_t span = 0; span < n_cells / 64; ++span) {
+                if (std::rand() % n_share == 0) {
+                    spans.push_back(span);
+                }
+            }
+            if (spans.empty()) {
+                spans.push_back(std::rand() % (n_cells / 64));
+            }
+        }
+        for (const int64_t span : spans) {
+            const int64_t n_seen = span == spans.back() ? 1 + (7 * row) % 64 : 64;
+            std::fill_n(mask.begin() + row * n_cells + span * 64, n_seen, ggml_fp32_to_fp16(0.0f));
+        }
+    }
+    return mask;
+}
+
+static void attention_passes_over_what_is_hidden() {
+    const auto cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    for (const int64_t n_heads : sizes({ 32, 16, 96 })) { // groups of 4, 2 and 12
+        const auto matrix = random_quantized(GGML_TYPE_Q4_K, attention_layers::N_OUT, 128 * n_heads);
+        for (const int64_t n_cells : sizes({ 1024, 4352 })) {
+            for (const int64_t n_rows : sizes({ 3, 12, 16, 17, 64, 130, 520 })) {
+                attention_layers of{ n_heads, n_cells, {}, {}, {}, { 0, 1, 0, 2 }, matrix };
+                const auto       floats = random_values(128 * 8 * n_cells);
+                of.kv.resize(floats.size());
+                ggml_fp32_to_fp16_row(floats.data(), of.kv.data(), floats.size());
+                of.masks.push_back(mask_of_sequences(n_rows, n_cells, 4, 8));
+                of.masks.push_back(mask_of_sequences(n_rows, n_cells, 1, 30));     // of many, one span each
+                of.masks.push_back(mask_of_sequences(n_rows, n_cells, n_rows, 1)); // of one that sees all
+                for (size_t i = 0; i < of.mask_of.size(); ++i) {
+                    of.queries.push_back(random_values(128 * n_rows * n_heads));
+                }
+                const auto found    = of.attend(g_gpu);
+                const auto expected = of.attend(cpu);
+                for (size_t i = 0; i < found.size(); ++i) {
+                    double worst   = 0.0;
+                    double highest = 0.0;
+                    for (size_t j = 0; j < found[i].size(); ++j) {
+                        const double distance = std::fabs((double) found[i][j] - expected[i][j]);
+                        worst                 = std::isnan(distance) ? INFINITY : std::max(worst, distance);
+                        highest               = std::max(highest, std::fabs((double) expected[i][j]));
+                    }
+                    CHECK(worst < (i % 2 == 0 ? 0.01 : 0.02 * highest));
+                }
+            }
+        }
+    }
+}
+
 int main(int argc, char ** argv) {
     g_small = argc == 2 && std::strcmp(argv[1], "small") == 0;
     if (argc == 3) {
@@ -729,5 +841,6 @@ int main(int argc, char ** argv) {
     RUN(rotated_heads_are_right);
     RUN(attention_waits_for_its_queries);
     RUN(attention_reads_quantized_caches);
+    RUN(attention_passes_over_what_is_hidden);
     return g_n_failed > 0;
 }

@@ -1,5 +1,6 @@
 #include "mtp-graph-edit.h"
 
+#include "attention-sequences.h"
 #include "mtp-remote.h"
 #include "mtp-ubatch.h"
 
@@ -115,5 +116,13 @@ void mtp_graph_mark_single_rows(ggml_cgraph * gf, uint32_t n_rows, ggml_backend_
     const int32_t flags = GGML_TENSOR_FLAG_SINGLE_ROWS | (is_invariant ? GGML_TENSOR_FLAG_INVARIANT : 0);
     for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
         ggml_graph_node(gf, i)->flags |= flags;
+    }
+}
+
+void mtp_graph_mark_sequences(ggml_cgraph * gf, uint32_t n_seqs) {
+    for (auto * node : mtp_graph_nodes(gf)) {
+        if (node->op == GGML_OP_FLASH_ATTN_EXT) {
+            node->op_params[MTP_PARAM_SEQUENCES] = (int32_t) n_seqs;
+        }
     }
 }

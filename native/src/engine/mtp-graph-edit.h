@@ -2,7 +2,7 @@
 
 // Edits of a head's part of a graph, around what its architecture builds: leaves and nodes that become others, so that
 // what reads them need not know, and nodes that are left out. n_before: nodes that the graph had before the part. Knows
-// nodes and models; no rows and no contexts. And the mark of a graph that is built.
+// nodes and models; no rows and no contexts. And the marks of a graph that is built.
 
 #include "llama-model.h"
 
@@ -34,3 +34,7 @@ bool mtp_graph_is_host_weight(const ggml_tensor * tensor);
 // mtp-ubatch.h says are marked where nothing but CPUs computes, which have fast kernels for them (cpu-few-rows.h).
 // is_invariant: GPUs, too, compute each row as they do in any other pass.
 void mtp_graph_mark_single_rows(ggml_cgraph * gf, uint32_t n_rows, ggml_backend_sched_t sched, bool is_invariant);
+
+// Says in a graph how many sequences its rows are of, so that attention on GPUs takes tiles of as many rows as see the
+// same cells (attention-sequences.h).
+void mtp_graph_mark_sequences(ggml_cgraph * gf, uint32_t n_seqs);
