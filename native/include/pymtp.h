@@ -250,11 +250,10 @@ int32_t pymtp_session_draft_greedy(struct pymtp_session * session, int32_t n_row
                                    float * probs);
 
 // Limits drafts to a part of the vocabulary, so that the heads multiply fewer rows of the output matrix; what is
-// emitted is not limited. To the n_tokens ids in token; NULL: to the first n_tokens. Without rows as a view of the
-// matrix (rounded up to a multiple of 32), which needs token = NULL. Else rows[h] are those of head h's matrix, one after
+// emitted is not limited. token = NULL: to the first n_tokens (rounded up to a multiple of 32), as a view of the matrix;
+// n_tokens = n_vocab ends the limit. Else to the n_tokens ids in token. rows[h] are those of head h's matrix, one after
 // another, [n_tokens, row_bytes[h]], of which a copy is kept in addition to the model's; PYMTP_INVALID where the matrix
 // has rows of another length, and for an id that is listed twice. type: that of the rows; -1: that of the head's matrix.
-// n_tokens = n_vocab without ids and rows ends the limit.
 // Draft logits then have n_tokens columns; ids (drafts, candidates) are always those of the whole vocabulary.
 int32_t pymtp_session_limit_drafts(struct pymtp_session * session, int32_t n_tokens, const int32_t * token,
                                    int32_t type, const void * const * rows, const int64_t * row_bytes);

@@ -277,17 +277,17 @@ class Session(Snapshots):
     def limit_drafts_to(
         self, tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]], type_id: int | None = None
     ) -> None:
-        """Draft only `tokens`; a range stands for the first ones.
+        """Draft only `tokens`.
 
         `matrices`: for each head the rows of its output matrix, (len(tokens), bytes of a row), see
         gguf.weights.output_matrix. They are of the matrix's own type, or of another ggml_type.
         """
         import numpy as np
 
-        rows, listed = self._matrix_rows(tokens, matrices), None if isinstance(tokens, range) else list(tokens)
-        type_id, ids = -1 if type_id is None else type_id, ffi.NULL if listed is None else listed
-        check(lib.pymtp_session_limit_drafts(self._native, len(tokens), ids, type_id, *rows))
-        self._draft_tokens, self.n_draft_vocab = None if listed is None else np.asarray(listed), len(tokens)
+        rows, listed = self._matrix_rows(tokens, matrices), list(tokens)
+        type_id = -1 if type_id is None else type_id
+        check(lib.pymtp_session_limit_drafts(self._native, len(listed), listed, type_id, *rows))
+        self._draft_tokens, self.n_draft_vocab = np.asarray(listed), len(listed)
 
     def replace_drafts(
         self, rows: Sequence[int], tokens: Sequence[int], matrices: Sequence[npt.NDArray[np.uint8]]

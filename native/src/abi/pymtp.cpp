@@ -347,23 +347,19 @@ int32_t pymtp_session_limit_drafts(pymtp_session * session, int32_t n_tokens, co
         pymtp_refuse_if(n_tokens < 1 || n_tokens > n_vocab, "a draft vocabulary of %d tokens: 1 to %d are possible",
                         n_tokens, n_vocab);
         pymtp_refuse_if(self.n_heads == 0, "the session does not draft");
-        if (!token && !rows) {
+        if (!token) {
             forget_outputs(self);
             // repacked matrices keep rows in groups
             self.mtp->change_vocab().limit(std::min(n_vocab, GGML_PAD(n_tokens, 32)), {}, -1, {});
             return;
         }
-        std::vector<llama_token> listed;
-        if (token) {
-            need_draft_tokens(self, n_tokens, token);
-            listed.assign(token, token + n_tokens);
-        }
+        need_draft_tokens(self, n_tokens, token);
         if (type != -1) {
             need_matrix_type(self, type);
         }
         const auto of_heads = need_matrices(self, type, rows, row_bytes);
         forget_outputs(self);
-        self.mtp->change_vocab().limit(n_tokens, listed, type, of_heads);
+        self.mtp->change_vocab().limit(n_tokens, { token, token + n_tokens }, type, of_heads);
     });
 }
 

@@ -29,27 +29,13 @@ ggml_tensor * mtp_draft_vocab::output_matrix(int32_t head) const {
     return layer.nextn.shared_head_head ? layer.nextn.shared_head_head : head_model.output;
 }
 
-// Where a matrix like `of` can be, with n_rows rows of a type: next to it, unless the kind of memory only takes
-// matrices of other sizes or types, or no single rows (memory in which the CPU repacks weights does).
-static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of, ggml_type type, int64_t n_rows,
-                                                  bool changes) {
-    auto * const buft = ggml_backend_buffer_get_type(of->buffer);
-    auto * const dev  = ggml_backend_buft_get_device(buft);
-    if (!dev || ggml_backend_dev_type(dev) != GGML_BACKEND_DEVICE_TYPE_CPU) {
-        return buft;
-    }
-    if (changes) {
-        return ggml_backend_cpu_buffer_type();
-    }
-
-    const ggml_backend_buffer_ptr empty(ggml_backend_buft_alloc_buffer(buft, 0));
-    const ggml_context_ptr        ctx0(ggml_init({ 4 * ggml_tensor_overhead(), nullptr, true }));
-
-    ggml_tensor * matrix = ggml_new_tensor_2d(ctx0.get(), type, of->ne[0], n_rows);
-    ggml_tensor * input  = ggml_new_tensor_2d(ctx0.get(), GGML_TYPE_F32, of->ne[0], 1);
-    matrix->buffer       = empty.get();
-    const bool can       = ggml_backend_dev_supports_op(dev, ggml_mul_mat(ctx0.get(), matrix, input));
-    return can ? buft : ggml_backend_cpu_buffer_type();
+// Where a matrix of some rows of `of` can be: next to it, but that memory in which the CPU repacks weights takes no
+// single rows later.
+static ggml_backend_buffer_type_t mtp_matrix_buft(const ggml_tensor * of) {
+    auto * const buft   = ggml_backend_buffer_get_type(of->buffer);
+    auto * const dev    = ggml_backend_buft_get_device(buft);
+    const bool   is_cpu = dev && ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    return is_cpu ? ggml_backend_cpu_buffer_type() : buft;
 }
 
 void mtp_draft_vocab::limit(int32_t n_rows, const std::vector<llama_token> & tokens, int32_t type,
@@ -72,8 +58,7 @@ void mtp_draft_vocab::limit(int32_t n_rows, const std::vector<llama_token> & tok
         if (head > 0 && is_first) {
             continue;
         }
-        auto * const buft   = mtp_matrix_buft(of, own, n_rows, !tokens.empty());
-        auto * const matrix = new_matrices[head].alloc("mtp_output", own, of->ne[0], n_rows, buft);
+        auto * const matrix = new_matrices[head].alloc("mtp_output", own, of->ne[0], n_rows, mtp_matrix_buft(of));
         ggml_backend_buffer_set_usage(matrix->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS); // kernels ask for that
         ggml_backend_tensor_set(matrix, rows[head], 0, ggml_nbytes(matrix));
     }

@@ -14,9 +14,9 @@ class mtp_draft_vocab {
     // head_model: the one whose layers from n_layer() on are the heads. Throws if memory runs out
     mtp_draft_vocab(const llama_model & trunk, const llama_model & head_model, int32_t n_heads);
 
-    // Limits drafts to n tokens: these, or the first ones (all of them: to none). rows[h]: n rows of head h's output
-    // matrix, one after another, which drafts multiply with; in its type (-1), or in another one; empty: the first ones of
-    // the model's own. Throws if memory runs out; the limit is then as it was.
+    // Limits drafts to n tokens: these, or the first ones (all of them: to none). rows[h]: those of these tokens in head
+    // h's output matrix, one after another, which drafts multiply with; in its type (-1), or in another one. Throws if
+    // memory runs out; the limit is then as it was.
     void limit(int32_t n, const std::vector<llama_token> & tokens, int32_t type,
                const std::vector<const void *> & rows);
 
