@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pymtp.errors import INT_MAX
-from pymtp.gguf.types import WRITABLE_TYPES
+from pymtp.gguf.types import CACHE_TYPES, WRITABLE_TYPES
 from pymtp.loading.params import LoadMode, Numa, SplitMode
 from pymtp.sampling.params import SAMPLERS, SamplingParams
 from pymtp.server.settings import ServerSettings
@@ -23,7 +23,6 @@ from .parsers import OneOf, integer, integers, listed, number, numbers, zero_or_
 
 FORMATS = ("none", "md", "csv", "json", "jsonl")
 ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise")
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 _THREADS_MAX = 512  # ggml takes no more
 _ON = ("on", "off", "auto")

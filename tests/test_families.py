@@ -22,9 +22,10 @@ import pytest
 
 from families import FAMILIES, REFUSED, Family, one_of_each_kind
 from pymtp.binding.arrays import Logits
-from pymtp.engine.context import KV_TYPES, ContextParams
+from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Chunk, Session
 from pymtp.errors import PymtpError
+from pymtp.gguf.types import CACHE_TYPES
 from random_gguf import N_VOCAB, blocks, write_glm4moe
 from random_gguf.writer import Writer
 from two_contexts import TwoContexts
@@ -342,7 +343,7 @@ MOVED = {"f32": 1e-5, "f16": 1e-2, "bf16": 0.05, "q8_0": 0.05}
 """How far logits may be from those of keys that were not rounded twice; 0.5 with other types. They deviate by 1."""
 
 
-@pytest.mark.parametrize("kind", KV_TYPES)
+@pytest.mark.parametrize("kind", CACHE_TYPES)
 def test_a_part_of_each_key_is_rotated_whatever_its_type(tmp_path: Path, kind: str) -> None:
     rng, model = random.Random(7), load(write_glm4moe(tmp_path / "tiny.gguf"))
     text = [rng.randrange(N_VOCAB) for _ in range(100)]

@@ -34,9 +34,10 @@ from pymtp import (
 )
 from pymtp.binding.arrays import Logits
 from pymtp.binding.library import lib
-from pymtp.engine.context import KV_TYPES, ContextParams
+from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Chunk, Session
 from pymtp.gguf.facts import model_facts
+from pymtp.gguf.types import CACHE_TYPES
 from pymtp.loader import Weights
 from pymtp.loading.params import ModelParams
 from pymtp.placement import devices
@@ -125,7 +126,7 @@ def later(path: Path, kind: str, rpc: list[str]) -> tuple[list[str], Logits]:
         return refused, session.logits
 
 
-@pytest.mark.parametrize("kind", KV_TYPES)
+@pytest.mark.parametrize("kind", CACHE_TYPES)
 @pytest.mark.parametrize(
     "family", [name if name == "glm4moe" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 )

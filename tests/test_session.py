@@ -24,6 +24,7 @@ from pymtp.engine.session import Chunk, Session
 from pymtp.errors import InvalidParameter, PymtpError, StateError, UnsupportedModel
 from pymtp.gguf.facts import model_facts
 from pymtp.gguf.shards import read_shards
+from pymtp.gguf.types import TYPE_IDS
 from pymtp.gguf.weights import fingerprint, output_matrix
 from pymtp.sampling.chain import Sampler
 from pymtp.sampling.distribution import Distribution
@@ -122,7 +123,7 @@ def test_a_limit_of_drafts_that_comes_again_builds_no_graph_again(model: object)
                 session.limit_drafts(limit)
                 play(session, history, [3], 4)
             if limited:
-                session.limit_drafts_to(range(64), [rows] * session.n_heads, lib.GGML_TYPE_F32)
+                session.limit_drafts_to(range(64), [rows] * session.n_heads, TYPE_IDS["f32"])
                 play(session, history, [3], 4)
             after = session.counters
             n_builds.append((after.n_trunk_builds - before.n_trunk_builds, after.n_head_builds - before.n_head_builds))
@@ -203,7 +204,7 @@ def test_drafts_can_be_limited_to_tokens_whose_rows_come_from_the_file(nano: obj
                 session.replace_drafts([0, 1], [3, 4], wrong)
         with pytest.raises(InvalidParameter, match="rows must be as many as the tokens: 1"):
             session.replace_drafts([0, 1], [3], [matrix[[3]]])
-        session.limit_drafts_to([1, 2], [np.zeros((2, 4 * 512), np.uint8)], lib.GGML_TYPE_F32)
+        session.limit_drafts_to([1, 2], [np.zeros((2, 4 * 512), np.uint8)], TYPE_IDS["f32"])
         with pytest.raises(PymtpError, match="not of the types of the heads' matrices"):
             session.replace_drafts([0], [3], [matrix[[3]]])
         with pytest.raises(PymtpError, match="a draft vocabulary of 0 tokens"):

@@ -11,6 +11,7 @@ from pymtp.binding.types import model_pointer
 from pymtp.engine.threads import MAX_THREADS, threads_of
 from pymtp.errors import FLOAT_MAX, INT_MAX, require
 from pymtp.gguf.facts import N_CTX_MAX, context_size
+from pymtp.gguf.types import CACHE_TYPES, TYPE_IDS
 
 MAX_SEQUENCES = 256
 """The most that llama.cpp takes."""
@@ -108,12 +109,6 @@ class ContextParams:
         return f" {given}" if given else ""
 
 
-KV_TYPES = {
-    name: getattr(lib, f"GGML_TYPE_{name.upper()}")
-    # those that llama.cpp's own command line accepts
-    for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-}
-
 _FLASH_ATTN = {
     "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
     "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
@@ -124,7 +119,7 @@ _ROPE_SCALING = {
     name: getattr(lib, f"LLAMA_ROPE_SCALING_TYPE_{name.upper().replace('AUTO', 'UNSPECIFIED')}")
     for name in ("auto", "none", "linear", "yarn")
 }
-_CHOICES = {"rope_scaling": _ROPE_SCALING, "flash_attn": _FLASH_ATTN, "type_k": KV_TYPES, "type_v": KV_TYPES}
+_CHOICES = {"rope_scaling": _ROPE_SCALING, "flash_attn": _FLASH_ATTN, "type_k": CACHE_TYPES, "type_v": CACHE_TYPES}
 _YARN_FLOATS = ("yarn_ext_factor", "yarn_attn_factor", "yarn_beta_slow", "yarn_beta_fast")
 _ROPE_FLOATS = {"rope_freq_base": 0, "rope_freq_scale": 0, **dict.fromkeys(_YARN_FLOATS, -1)}
 """The least of each."""
@@ -168,8 +163,7 @@ def native_params(params: ContextParams, n_draft_max: int) -> Any:
     # keep the window and no more, as llama.cpp's own programs do; its cells are taken in another order with drafts
     native.swa_full = params.invariant
     native.flash_attn_type = _FLASH_ATTN["on" if params.invariant else params.flash_attn]
-    native.type_k = KV_TYPES[params.type_k]
-    native.type_v = KV_TYPES[params.type_v]
+    native.type_k, native.type_v = TYPE_IDS[params.type_k], TYPE_IDS[params.type_v]
     native.rope_scaling_type = _ROPE_SCALING[params.rope_scaling]
     for name in (*_ROPE_FLOATS, "yarn_orig_ctx", "offload_kqv"):
         setattr(native, name, getattr(params, name))

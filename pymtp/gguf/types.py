@@ -39,6 +39,8 @@ WRITABLE_TYPES = (
     *("q3_k", "q2_k", "mxfp4"),
 )
 """Names of the types that weights can be converted to, as flags have them."""
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+"""Those that K and V can be kept in: what llama.cpp's own command line accepts."""
 
 _FILE_TYPES = (
     "F32 F16 Q4_0 Q4_1 _ _ _ Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K "
