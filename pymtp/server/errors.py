@@ -12,7 +12,6 @@ from pymtp.errors import Closed, ContextFull, InvalidParameter, ModelError, Pymt
 TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
-    403: "permission_error",
     404: "not_found_error",
     405: "method_not_allowed_error",
     408: "timeout_error",
