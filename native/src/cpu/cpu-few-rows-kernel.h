@@ -58,35 +58,31 @@ template <class T> void few_rows_prefetch(const T & block) {
     }
 }
 
-// Matrix rows one after the other, 64 bytes of values at a time. A description T unpacks a block of a row; T::sums are
-// those of a row of activations.
-template <class V, class T, int N> void few_rows_in_order(const few_rows_task & task) {
-    const few_rows_inputs<block_q8_K, N> y(task);
-    for (int64_t i = task.begin; i < task.end; ++i) {
-        const auto * x = (const typename T::block *) (task.matrix + i * task.stride);
+// Blocks of matrix rows that follow each other, 64 bytes of values at a time. A description T unpacks one.
+template <class V, class T> struct few_rows_in_order {
+    using block                       = typename T::block;
+    using block_y                     = block_q8_K;
+    using sums                        = typename T::sums;
+    static constexpr int64_t N_VALUES = QK_K;
+    static constexpr int64_t N_ROWS   = 1;
 
-        typename T::sums sums[N];
-        for (int64_t b = 0; b < task.n_values / QK_K; ++b) {
-            few_rows_prefetch(x[b]);
-            const T weights(x[b]);
+    template <int N> static void add(sums * to, const block & x, const few_rows_inputs<block_q8_K, N> & y, int64_t b) {
+        few_rows_prefetch(x);
+        const T weights(x);
 
-            typename V::sums products[N];
-            UNROLLED_FOR (int k = 0; k < QK_K / 64; ++k) {
-                const auto values = weights.values(k);
-                const auto scales = V::spread_scales(weights.scales, k);
-                UNROLLED_FOR (int n = 0; n < N; ++n) {
-                    products[n].add(T::IS_SIGNED, values, V::load(y[n][b].qs + 64 * k), scales);
-                }
-            }
+        typename V::sums products[N];
+        UNROLLED_FOR (int k = 0; k < QK_K / 64; ++k) {
+            const auto values = weights.values(k);
+            const auto scales = V::spread_scales(weights.scales, k);
             UNROLLED_FOR (int n = 0; n < N; ++n) {
-                weights.add(sums[n], products[n].total(), y[n][b]);
+                products[n].add(T::IS_SIGNED, values, V::load(y[n][b].qs + 64 * k), scales);
             }
         }
-        for (int n = 0; n < N; ++n) {
-            task.out[n][i] = sums[n].total();
+        UNROLLED_FOR (int n = 0; n < N; ++n) {
+            weights.add(to[n], products[n].total(), y[n][b]);
         }
     }
-}
+};
 
 // M vectors of matrix rows, from row i on, of types whose blocks of 32 values have a scale each. After the last row of
 // the task it stands in for those that are not there.

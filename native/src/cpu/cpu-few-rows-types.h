@@ -19,7 +19,7 @@ struct few_rows_sums {
         sum = _mm256_fmadd_ps(_mm256_set1_ps(scale), _mm256_cvtepi32_ps(product), sum);
     }
 
-    float total() const { return few_rows_sum(sum); }
+    void store(float * out) const { *out = few_rows_sum(sum); }
 };
 
 // sums of 16 activations, times a factor for each, in pairs
@@ -60,11 +60,11 @@ template <class V> struct few_rows_q4_K : few_rows_k4<block_q4_K> {
     struct sums : few_rows_sums {
         __m256 mins = _mm256_setzero_ps(); // in every other lane
 
-        float total() const {
+        void store(float * out) const {
             const __m128 of_4 =
                 _mm_shuffle_ps(_mm256_castps256_ps128(mins), _mm256_extractf128_ps(mins, 1), _MM_SHUFFLE(2, 0, 2, 0));
             const __m128 of_2 = _mm_add_ps(of_4, _mm_movehl_ps(of_4, of_4));
-            return few_rows_sums::total() + _mm_cvtss_f32(_mm_add_ss(of_2, _mm_movehdup_ps(of_2)));
+            *out              = few_rows_sum(sum) + _mm_cvtss_f32(_mm_add_ss(of_2, _mm_movehdup_ps(of_2)));
         }
     };
 
@@ -86,7 +86,7 @@ template <class V> struct few_rows_q5_K : few_rows_k4<block_q5_K> {
     struct sums : few_rows_sums {
         float mins = 0.0f;
 
-        float total() const { return few_rows_sums::total() + mins; }
+        void store(float * out) const { *out = few_rows_sum(sum) + mins; }
     };
 
     explicit few_rows_q5_K(const block_q5_K & x) : few_rows_k4(x), high(V::twice(x.qh, 1)) {}
@@ -221,12 +221,12 @@ template <class V> few_rows_kernel few_rows_find_in_order(ggml_type type) {
         { GGML_TYPE_Q4_0, FEW_ROWS_PRODUCT(few_rows_in_tiles, V, few_rows_q4_0) },
         { GGML_TYPE_Q5_0, FEW_ROWS_PRODUCT(few_rows_in_tiles, V, few_rows_q5_0) },
         { GGML_TYPE_Q8_0, FEW_ROWS_PRODUCT(few_rows_in_tiles, V, few_rows_q8_0) },
-        { GGML_TYPE_Q2_K, FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q2_K<V>) },
-        { GGML_TYPE_Q3_K, FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q3_K<V>) },
-        { GGML_TYPE_Q4_K, FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q4_K<V>) },
-        { GGML_TYPE_Q5_K, FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q5_K<V>) },
-        { GGML_TYPE_Q6_K, FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_q6_K<V>) },
-        { GGML_TYPE_IQ4_XS, FEW_ROWS_PRODUCT(few_rows_in_order, V, few_rows_iq4_xs<V>) },
+        { GGML_TYPE_Q2_K, FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_in_order<V, few_rows_q2_K<V>>) },
+        { GGML_TYPE_Q3_K, FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_in_order<V, few_rows_q3_K<V>>) },
+        { GGML_TYPE_Q4_K, FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_in_order<V, few_rows_q4_K<V>>) },
+        { GGML_TYPE_Q5_K, FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_in_order<V, few_rows_q5_K<V>>) },
+        { GGML_TYPE_Q6_K, FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_in_order<V, few_rows_q6_K<V>>) },
+        { GGML_TYPE_IQ4_XS, FEW_ROWS_PRODUCT(few_rows_blocks, few_rows_in_order<V, few_rows_iq4_xs<V>>) },
     };
     return few_rows_find(ENTRIES, type);
 }
