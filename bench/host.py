@@ -28,6 +28,7 @@ COLUMNS = [
     ("rest", "rest", ".2f"),
 ]
 
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
