@@ -1,9 +1,9 @@
 // Attention of few rows on a GPU: microseconds of llama.cpp's flash attention for each type of cache, depth and number
 // of rows, and how fast it reads the cache.
 //
-//     cuda_attention [DEPTH ...]     cells of the cache (default: 1024 8192 32768 131072)
+//     cuda_attention [DEPTH ...]     cells of the cache (default: 1024/1/8 1024 8192 32768 131072 16384/16)
 //     cuda_attention 4096/16         ... that belong to 16 sequences, as rows do; each row sees its sequence's cells
-//     cuda_attention 1024/1/4        ... of which a quarter is used
+//     cuda_attention 1024/1/8        ... of which an eighth is used
 //
 // The shape of a layer of bench/synth_gguf.py's dense model: 32 heads of 128 values that share 8 of keys and values. The
 // fastest of several runs, each of as many layers as there is room for, so that no layer finds its cache in the GPU's.
@@ -92,7 +92,7 @@ int main(int argc, char ** argv) {
         shapes.push_back(shape);
     }
     if (shapes.empty()) {
-        shapes = { { 1024 }, { 8192 }, { 32768 }, { 131072 } };
+        shapes = { { 1024, 1, 8 }, { 1024 }, { 8192 }, { 32768 }, { 131072 }, { 16384, 16 } };
     }
     std::printf("%-5s %11s", "cache", "depth");
     for (const int n_rows : N_ROWS) {

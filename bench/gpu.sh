@@ -138,7 +138,7 @@ for case in $cases; do
         ;;
     attention)
         native bench/cuda_attention.cpp "$work/cuda-attention"
-        LINES_KEPT=16 note "$name" 60 "$work/cuda-attention"
+        LINES_KEPT=20 note "$name" 60 "$work/cuda-attention"
         ;;
     nano)
         compare nano pymtp/embedded/nano-step35-Q4_K_M.gguf -k 1 3 --categories code chat --per-category 2 -n 256 \
