@@ -261,7 +261,7 @@ static void sequences_on_a_device_share_no_span() {
     constexpr uint32_t N_SPAN = 64;
 
     cache c(8 * N_SPAN, 4);
-    c.kv.mtp.pads_further = true;
+    c.kv.mtp.has_spans = true;
 
     const auto check = [&](size_t n_spans_shared) {
         std::map<uint32_t, std::set<llama_seq_id>> owners;

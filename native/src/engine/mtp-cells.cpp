@@ -90,54 +90,51 @@ bool llama_kv_cache::mtp_find_held(const llama_ubatch & ubatch, slot_info & sinf
     return true;
 }
 
-// Cells that attention on a device passes over together if a tile of rows sees none of them (cuda-seen-spans.cuh).
+// Cells that attention on a device passes over together if a tile of rows sees none of them.
 static constexpr uint32_t N_SPAN = 64;
 
 // Finds cells so that sequences share no span: each row's is the one after the last of its sequence, or begins a span that
-// is free. Returns false if too few are (sinfo is untouched), or where other cells are as good: on CPUs, whose attention
-// goes by lists, and for windows, which overwrite what has left them.
+// is free. Returns false if too few are (sinfo is untouched), or where other cells are as good: in streams of their own,
+// and for windows, which overwrite what has left them.
 bool llama_kv_cache::mtp_find_spans(const llama_ubatch & ubatch, slot_info & sinfo) const {
-    if (!mtp.pads_further || n_swa > 0) {
+    if (!mtp.has_spans || n_stream > 1 || n_swa > 0) {
         return false;
     }
-    slot_info      res    = mtp_slots(ubatch, n_stream, seq_to_stream);
-    const uint32_t n_rows = ubatch.n_tokens / res.n_stream();
-    for (uint32_t s = 0; s < res.n_stream(); ++s) {
-        const auto & cells = v_cells[res.strm[s]];
+    const auto & cells = v_cells[0];
 
-        std::map<llama_seq_id, uint32_t> next;   // cell of a sequence
-        std::map<uint32_t, llama_seq_id> owners; // of the spans that these rows get cells of
-        uint32_t                         n_tried = 0;
+    std::map<llama_seq_id, uint32_t> next;     // cell of a sequence
+    std::map<uint32_t, llama_seq_id> owners;   // of the spans that these rows get cells of
+    uint32_t                         span = 0; // all before it are taken
 
-        const auto is_free = [&](uint32_t span) {
-            for (uint32_t i = span * N_SPAN; i < std::min((span + 1) * N_SPAN, cells.size()); ++i) {
-                if (!cells.is_empty(i)) {
-                    return false;
-                }
+    const auto is_free = [&] {
+        for (uint32_t cell = span * N_SPAN; cell < std::min((span + 1) * N_SPAN, cells.size()); ++cell) {
+            if (!cells.is_empty(cell)) {
+                return false;
             }
-            return owners.count(span) == 0;
-        };
-        for (uint32_t i = s * n_rows; i < (s + 1) * n_rows; ++i) {
-            const llama_seq_id seq = ubatch.seq_id[i][0];
-            if (next.count(seq) == 0) {
-                const auto & placed = cells.seq_pos_get(seq);
-                next[seq]           = placed.empty() ? 0 : placed.rbegin()->second + 1;
-            }
-            uint32_t & cell    = next[seq];
-            const bool goes_on = cell % N_SPAN != 0 && cell < cells.size() && cells.is_empty(cell) &&
-                                 owners.emplace(cell / N_SPAN, seq).first->second == seq;
-            if (!goes_on) {
-                while (n_tried * N_SPAN < cells.size() && !is_free(n_tried)) {
-                    ++n_tried;
-                }
-                if (n_tried * N_SPAN >= cells.size()) {
-                    return false;
-                }
-                owners[n_tried] = seq;
-                cell            = n_tried * N_SPAN;
-            }
-            res.idxs[s].push_back(cell++);
         }
+        return owners.count(span) == 0;
+    };
+    slot_info res = mtp_slots(ubatch, n_stream, seq_to_stream);
+    for (uint32_t i = 0; i < ubatch.n_tokens; ++i) {
+        const llama_seq_id seq = ubatch.seq_id[i][0];
+        if (next.count(seq) == 0) {
+            const auto & placed = cells.seq_pos_get(seq);
+            next[seq]           = placed.empty() ? 0 : placed.rbegin()->second + 1;
+        }
+        uint32_t & cell    = next[seq];
+        const bool goes_on = cell % N_SPAN != 0 && cell < cells.size() && cells.is_empty(cell) &&
+                             owners.emplace(cell / N_SPAN, seq).first->second == seq;
+        if (!goes_on) {
+            while (span * N_SPAN < cells.size() && !is_free()) {
+                ++span;
+            }
+            if (span * N_SPAN >= cells.size()) {
+                return false;
+            }
+            owners[span] = seq;
+            cell         = span * N_SPAN;
+        }
+        res.idxs[0].push_back(cell++);
     }
     sinfo = std::move(res);
     return true;

@@ -97,6 +97,12 @@ void mtp_memory_pad_further(llama_memory_i * memory) {
     }
 }
 
+void mtp_memory_use_spans(llama_memory_i * memory) {
+    for (auto * kv : mtp_memory_caches(memory)) {
+        kv->mtp.has_spans = true;
+    }
+}
+
 bool mtp_memory_has_snapshots(llama_memory_i * memory) {
     return mtp_memory_attention(memory) != memory || dynamic_cast<llama_kv_cache_dsv4 *>(memory);
 }

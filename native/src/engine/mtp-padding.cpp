@@ -146,6 +146,10 @@ mtp_padder::mtp_padder(llama_context & ctx, mtp_engine & mtp, int32_t mode, uint
     limits = { n_draft_max + 1u, std::min(llama_n_batch(&ctx), llama_n_ubatch(&ctx)), n_outputs_max,
                (size_t) (is_wanted ? INT32_MAX : PASS_ON_CPU) };
 
+    if (is_wanted) {
+        mtp_memory_use_spans(memory);
+        mtp_memory_use_spans(mtp.heads.memory());
+    }
     if (mtp_memory_is_plain(memory) && is_unified) {
         if (is_wanted) {
             how = MTP_PADDING_TOTAL;

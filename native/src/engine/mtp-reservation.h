@@ -47,6 +47,9 @@ class mtp_reservation {
     // whether graphs see more cells than are used, so that they last: another number is another graph
     bool pads_further = false;
 
+    // whether sequences have spans of cells of their own, which attention on devices passes over (cuda-seen-spans.cuh)
+    bool has_spans = false;
+
     // Changes of the cache's cells, reserved or not: lists of cells that were made at another number can be wrong.
     uint64_t n_changes = 1;
 
