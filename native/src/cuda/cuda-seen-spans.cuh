@@ -79,12 +79,15 @@ class mtp_cuda_parts {
 
 #ifdef MTP_CUDA
 
-// What n_blocks thread blocks do for the first n_rows rows of a mask in tiles of n_tile_rows, for each of n_heads groups of
-// heads; spans have n_cells cells, 32, 64 or 128. On the device: entries, each a tile, its begin and end, and flags; then
-// of each tile its first entry and how many it has, also as four numbers; then the lists of tiles. nullptr: the mask is
-// computed, or there is not enough memory for as many spans.
-const int * mtp_cuda_schedule(ggml_backend_cuda_context & ctx, const ggml_tensor * mask, int n_rows, int n_tile_rows,
-                              int n_cells, int n_heads, int n_blocks);
+// What n_blocks thread blocks do for the rows of dst in tiles of n_tile_rows, for each of n_heads groups of heads; spans
+// have n_cells cells, 32, 64 or 128. On the device: entries, each a tile, its begin and end, and flags; then of each tile
+// its first entry and how many it has, also as four numbers; then the lists of tiles. nullptr: the mask is computed, there
+// is not enough memory for as many spans, or nothing would be gained.
+const int * mtp_cuda_schedule(ggml_backend_cuda_context & ctx, const ggml_tensor * dst, int n_tile_rows, int n_cells,
+                              int n_heads, int n_blocks);
+
+// Rows of dst that see the same cells, on average.
+int64_t mtp_cuda_rows_of_sequence(const ggml_tensor * dst);
 
 // Adds up what the parts of dst's tiles found. parts is as flash_attn_ext_f16 leaves it: for each of n_blocks thread blocks
 // the highest score and the sum of weights of a tile's last part, and of one that is not, then the weighted values of that.

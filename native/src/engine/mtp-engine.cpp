@@ -71,8 +71,11 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
         return graphs.home();
     }
 
+    // attention on a device passes over the cells of other sequences where rows of several are there
+    const auto           n_kv        = mtp_memory_n_kv(mctx);
+    const bool           sees_all    = is_async() && ubatch.n_seqs_unq == 1 && n_kv[0] > MTP_CELLS_STEP;
     const bool           has_streams = heads.n_stream() > 1;
-    std::vector<int64_t> key         = { gtype, ubatch.n_tokens, ctx.n_outputs, n_reduced };
+    std::vector<int64_t> key         = { gtype, ubatch.n_tokens, ctx.n_outputs, n_reduced, sees_all };
 
     const auto append = [&](const std::vector<int64_t> & more) {
         key.insert(key.end(), more.begin(), more.end());
@@ -91,7 +94,7 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
     const size_t max_nodes =
         (is_draft ? MTP_NODES_PER_RUN : ctx.gf_res_reserve->get_max_nodes()) + plan().n_runs() * n_per_run;
 
-    return graphs.find(std::move(key), mtp_memory_n_kv(mctx), max_nodes, ctx.n_outputs > 0, !is_draft);
+    return graphs.find(std::move(key), n_kv, max_nodes, ctx.n_outputs > 0, !is_draft);
 }
 
 void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx) {
