@@ -378,27 +378,6 @@ def test_rounds_of_many_sequences_build_few_graphs(model: object) -> None:
         assert play(12) <= 1
 
 
-def test_a_number_of_rows_that_has_hardly_come_is_computed_by_a_larger_graph(model: object) -> None:
-    heads = has_heads(model)
-    with Session(model, replace(PARAMS, n_seq_max=4), n_draft_max=K, padding="always", uses_heads=heads) as session:
-        if session.mtp_memory == "own" or session.needs_equal_rows:
-            pytest.skip("its passes have exact shapes")
-        for slot in range(4):
-            session.decode([Chunk([3] * 10, 0, slot, feed=heads)])
-
-        def n_builds(*lengths: int) -> int:
-            before = session.counters.n_trunk_builds
-            session.decode([Chunk([1] * n, 10, slot, "all", feed=heads) for slot, n in enumerate(lengths)])
-            for slot in range(len(lengths)):
-                session.truncate(10, sequence=slot)
-            return session.counters.n_trunk_builds - before
-
-        assert n_builds(4, 4, 4, 4) == 1
-        assert [n_builds(4, 4) for _ in range(6)] == [0, 0, 0, 0, 1, 0]
-        assert session.counters.n_shared == 4
-        assert [n_builds(4, 3), n_builds(3)] == [0, 0]
-
-
 def test_prompts_of_many_lengths_build_few_graphs(model: object) -> None:
     heads = has_heads(model)
     with Session(model, replace(PARAMS, n_seq_max=2), n_draft_max=K, padding="always", uses_heads=heads) as session:

@@ -401,23 +401,6 @@ def test_a_pass_costs_the_policy_the_rows_that_were_computed(needs_equal_rows: b
     assert costs.rows[-1] == (8 if needs_equal_rows else 6)
 
 
-class SharingSession(FakeSession):
-    """A larger graph computes its second pass, which is a round."""
-
-    @property
-    def counters(self) -> Counters:
-        return super().counters._replace(n_shared=int(len(self.passes) > 1))
-
-
-def test_the_policy_learns_nothing_from_a_round_that_a_larger_graph_computes() -> None:
-    session = SharingSession()
-    work, costs = with_noted_costs(session)
-    submit(work, sequence(session, [0, 1], 40, draft_max=1))
-    for n_noted in (0, 0, 0, 1):  # each pass is counted when the next one begins
-        work.step()
-        assert len(costs.rows) == n_noted
-
-
 def test_the_policy_learns_what_passes_cost_in_which_heads_catch_up() -> None:
     """Where lookup drafts for some sequences of a batch, the heads have always missed something."""
     session = FakeSession()

@@ -99,7 +99,6 @@ struct pymtp_counters {
     int64_t n_head_passes;  // runs of a graph that drafts
     int64_t n_trunk_builds; // trunk graphs built (not reused)
     int64_t n_head_builds;  // draft graphs built (not reused)
-    int64_t n_shared;       // rounds that a graph of more rows has computed, as theirs had hardly come
     int64_t n_output_bytes; // logits, candidates and drafts copied to the host
     int64_t t_trunk_us;     // time in pymtp_session_decode, and of waiting for what it computes
     int64_t t_head_us;      // the same of pymtp_session_draft and pymtp_session_draft_greedy

@@ -76,8 +76,6 @@ class Counters(NamedTuple):
     n_head_passes: int
     n_trunk_builds: int
     n_head_builds: int
-    n_shared: int
-    """Rounds that a graph of more rows has computed, as theirs had hardly come."""
     n_output_bytes: int
     """Logits, candidates and drafts copied to the host."""
     t_trunk_us: int

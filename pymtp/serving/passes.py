@@ -106,7 +106,7 @@ class Passes:
             _add(self.stats, each, result, each.n_rows / n_rows)
         if not (self._policy and rounds and self._session.n_draft_max):
             return
-        if result.spent.n_builds or result.spent.n_shared or any(each.share.of_prompt for each in rounds):
+        if result.spent.n_builds or any(each.share.of_prompt for each in rounds):
             return  # not what rounds of so many rows cost
         n, n_steps = len(rounds), max(each.proposal.n_steps for each in rounds)
         n_computed = n * max(each.n_rows for each in rounds) if self._session.needs_equal_rows else n_rows

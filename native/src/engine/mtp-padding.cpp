@@ -99,8 +99,7 @@ std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row
         mtp_make_equal(parts, limits);
     } else if (how == MTP_PADDING_TOTAL) {
         const size_t n_most = is_round ? std::min(limits.n_rows, limits.n_outputs) : limits.n_rows;
-        const size_t round  = limits.n_round ? limits.n_round : mtp_padded_total(rows.size());
-        const size_t padded = is_round ? round : mtp_padded_prompt(rows.size());
+        const size_t padded = is_round ? mtp_padded_total(rows.size()) : mtp_padded_prompt(rows.size());
         const size_t total  = std::min(padded, n_most);
         parts.back().n_rows += std::max(total, rows.size()) - rows.size();
         n_outputs_padded = is_round       ? total :
@@ -164,36 +163,11 @@ mtp_padder::mtp_padder(llama_context & ctx, mtp_engine & mtp, int32_t mode, uint
     }
 }
 
-// A number of rows up to 8 gets a graph of its own when it comes the fifth time, and is computed by a larger one until
-// then, if there is one: the last rounds of texts that end one after the other have many numbers of rows. An H200, 10.7
-// billion parameters in Q4_K_M: a new graph takes 5 ms, 16 rows .6 ms longer than 8.
-static constexpr int N_SHARED = 4;
-
-uint32_t mtp_padder::round_rows(uint32_t n) {
-    const uint32_t exact = mtp_padded_total(n);
-    if (exact >= has_graph.size()) {
-        return exact;
-    }
-    if (!has_graph[exact] && n_shared[exact] < N_SHARED) {
-        for (uint32_t more = mtp_padded_step(exact); more < has_graph.size(); more *= 2) {
-            if (has_graph[more]) {
-                ++n_shared[exact];
-                ++mtp.counters.n_shared;
-                return more;
-            }
-        }
-    }
-    has_graph[exact] = true;
-    return exact;
-}
-
 int32_t mtp_padder::decode(const std::vector<mtp_row> & rows, const uint8_t * flags) {
     for (const auto & row : rows) {
         drop(row.seq);
     }
-    const bool is_round = std::all_of(rows.begin(), rows.end(), [](const mtp_row & row) { return row.output; });
-    limits.n_round      = how == MTP_PADDING_TOTAL && is_round ? round_rows(rows.size()) : 0;
-    auto       added    = how == MTP_PADDING_NONE ? std::vector<mtp_row>() : mtp_padding_rows(how, rows, limits);
+    auto       added = how == MTP_PADDING_NONE ? std::vector<mtp_row>() : mtp_padding_rows(how, rows, limits);
     const bool is_beyond =
         std::any_of(added.begin(), added.end(), [&](const mtp_row & row) { return row.pos >= n_pos; });
     if (is_beyond || rows.size() + added.size() > llama_n_batch(&ctx)) {

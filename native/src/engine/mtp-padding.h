@@ -6,7 +6,6 @@
 
 #include "mtp-ubatch.h"
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -32,11 +31,10 @@ uint32_t mtp_padded_total(uint32_t n);
 uint32_t mtp_padded_prompt(uint32_t n);
 
 struct mtp_padding_limits {
-    size_t n_seq_rows;  // rows of a sequence that verifies drafts; one that has more is in its prompt
-    size_t n_rows;      // of a pass
-    size_t n_outputs;   // rows with logits, in all passes
-    size_t n_pass;      // rows that cost as much as another pass does
-    size_t n_round = 0; // rows of a round with MTP_PADDING_TOTAL; 0: mtp_padded_total
+    size_t n_seq_rows; // rows of a sequence that verifies drafts; one that has more is in its prompt
+    size_t n_rows;     // of a pass
+    size_t n_outputs;  // rows with logits, in all passes
+    size_t n_pass;     // rows that cost as much as another pass does
 };
 
 // The rows to add to a trunk pass, to come after its own. rows: those of a sequence in order of position. With
@@ -68,16 +66,12 @@ class mtp_padder {
     void forget(llama_seq_id seq) { n_added[seq] = 0; }
 
   private:
-    uint32_t round_rows(uint32_t n);
-
     llama_context & ctx;
     mtp_engine &    mtp;
     const llama_pos n_pos; // that a model has which learns them: a table
 
-    mtp_padding          how       = MTP_PADDING_NONE;
-    mtp_padding_limits   limits    = {};
-    std::array<bool, 17> has_graph = {}; // of so many rows
-    std::array<int, 17>  n_shared  = {}; // rounds of so many rows that were computed by a larger graph
+    mtp_padding        how    = MTP_PADDING_NONE;
+    mtp_padding_limits limits = {};
 
     std::vector<int32_t> n_added; // [n_seq_max] rows of the last pass after a sequence's end, if they are still there
 };
