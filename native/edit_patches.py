@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from llama_cpp_source import Pin, PrepareError, fetch_archive, unpack, unpack_other
-from patch_series import FIELDS, Patch, apply, git, header_fields, patch_paths, touches, write_patch
+from patch_series import FIELDS, Patch, apply, git, header_fields, patch_paths, write_patch
 from prepare_llama_cpp import NATIVE, PATCHES, PIN
 
 BUILD = NATIVE.parent / "build"
@@ -81,7 +81,7 @@ def new_pin(folder: Path) -> Path:
 
 
 def export(folder: Path, patches: Path = PATCHES) -> list[Path]:
-    """Writes the commits back as patch files, with fresh numbers and a fresh Touches field."""
+    """Writes the commits back as patch files, with fresh numbers."""
     if (folder / ".git" / "rebase-merge").exists():
         raise PrepareError(f"a rebase is not finished in {folder}: git rebase --continue (or --skip, or --abort) there")
     if run(["status", "--porcelain"], folder):
@@ -92,20 +92,18 @@ def export(folder: Path, patches: Path = PATCHES) -> list[Path]:
         title, _, header = run(["show", "--no-patch", "--format=%B", commit_id], folder).partition("\n")
         # whole blob ids: a 3-way merge looks for the old file by them, whatever lines of context there are
         diff = run(["diff-tree", "-p", "-U2", "--full-index", "--no-renames", "--no-commit-id", commit_id], folder)
-        series.append((title.strip(), write_header(title, header, diff), diff))
+        series.append((title.strip(), write_header(title, header), diff))
     for path in patch_paths(patches):
         path.unlink()
     return [write_patch(patches, number, *parts) for number, parts in enumerate(series, 1)]
 
 
-def write_header(title: str, header: str, diff: str) -> str:
-    fields = header_fields(header) | {"Touches": touches(diff)}
+def write_header(title: str, header: str) -> str:
+    fields = header_fields(header)
     missing = [field for field in FIELDS if field not in fields]
     if missing:
         raise PrepareError(f"the commit '{title}' has no line '{missing[0]}: ...'; see native/patches/README.md")
-    # one Touches line a file; the lines of the others are one sentence that was wrapped
-    lines = {field: fields[field] if field == "Touches" else ["\n  ".join(fields[field])] for field in FIELDS}
-    return "".join(f"{field}: {line}\n" for field in FIELDS for line in lines[field])
+    return "".join(f"{field}: " + "\n  ".join(fields[field]) + "\n" for field in FIELDS)
 
 
 def commit(folder: Path, message: str) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 from llama_cpp_source import PrepareError, digest_of
 
 AUTHOR = "pymtp <pymtp@localhost>"
-HERE = Path(__file__).resolve().parent
-FIELDS = ("Purpose", "Touches", "Upstream", "Drop-when", "Proved-by")
+FIELDS = ("Purpose", "Upstream", "Drop-when", "Proved-by")
 
 
 @dataclass(frozen=True)
@@ -22,6 +21,11 @@ class Patch:
     title: str
     header: str  # the fields
     diff: str
+
+    @property
+    def files(self) -> list[str]:
+        """Those that it touches, in the order of the diff."""
+        return re.findall(r"(?m)^diff --git .* b/(.+)$", self.diff)
 
     @classmethod
     def read(cls, path: Path) -> "Patch":
@@ -47,12 +51,6 @@ def header_fields(header: str) -> dict[str, list[str]]:
     return fields
 
 
-def touches(diff: str) -> list[str]:
-    """What a diff touches, one `file +added -removed` a file, in the order of the diff."""
-    counts = [line.split("\t") for line in git(["apply", "--numstat"], HERE, diff).stdout.splitlines()]
-    return [f"{file} +{added} -{removed}" for added, removed, file in counts]
-
-
 def patch_paths(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.patch"))
 
@@ -68,14 +66,14 @@ def apply(patch: Path, tree: Path) -> None:
     result = git(["apply", "--whitespace=nowarn", str(patch.resolve())], tree)
     if result.returncode != 0:
         reason = "; ".join(result.stderr.replace("error: ", "").splitlines())
-        files = re.findall(r"(?m)^diff --git .* b/(.+)$", Patch.read(patch).diff)
+        files = Patch.read(patch).files
         if not any(file in reason for file in files):
             reason += f" (it touches {', '.join(files) or 'no file'})"
         raise PrepareError(f"native/patches/{patch.name} does not apply: {reason}; see native/patches/README.md")
 
 
-def git(arguments: list[str], folder: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs git in a folder as if no repository lay around it. `text`: what it reads.
+def git(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs git in a folder as if no repository lay around it.
 
     Inside somebody's work tree `git apply` would skip, without a word, every file that is not below the current
     folder as that repository sees it.
@@ -84,6 +82,6 @@ def git(arguments: list[str], folder: Path, text: str | None = None) -> subproce
     env["GIT_CEILING_DIRECTORIES"] = str(folder.resolve().parent)
     command = ["git", "-c", "core.autocrlf=false", *arguments]
     try:
-        return subprocess.run(command, cwd=folder, env=env, input=text, capture_output=True, text=True)
+        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
     except FileNotFoundError:
         raise PrepareError("git not found, and llama.cpp is patched with it: install git") from None

@@ -20,7 +20,7 @@ import edit_patches
 import prepare_llama_cpp
 from llama_archive import pristine_source
 from llama_cpp_source import Pin, PrepareError, fetch_archive, tree_digest, tree_files, unpack, unpack_other
-from patch_series import FIELDS, Patch, apply, git, header_fields, patch_paths, series_hash, touches
+from patch_series import FIELDS, Patch, apply, git, header_fields, patch_paths, series_hash
 from write_abi_id import SUFFIXES, abi_id
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +30,6 @@ EACH_PATCH = pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.p
 
 HOOK = """\
 Purpose: Says something.
-Touches: src/llama.cpp +1 -1
 Upstream: no
 Drop-when: never
 Proved-by: tests/test_patches.py
@@ -86,12 +85,6 @@ def test_a_patch_opens_with_its_header(patch: Patch) -> None:
     assert re.fullmatch(r"[A-Z][^.]*(\.\w[^.]*)*\.", purpose), f"not one sentence: {purpose}"
 
 
-@EACH_PATCH
-def test_a_header_counts_what_the_diff_touches(patch: Patch) -> None:
-    assert touches(patch.diff)
-    assert header_fields(patch.header)["Touches"] == touches(patch.diff)
-
-
 def has_test(file: str, name: str) -> bool:
     """Whether a file of this repository has that test: a function of a Python one, a case that a native one runs."""
     path = ROOT / file
@@ -113,7 +106,7 @@ def test_a_patch_names_tests_that_exist(patch: Patch) -> None:
 
 
 def test_a_patch_of_the_cuda_backend_is_proved_on_it() -> None:
-    touching = [patch for patch in PATCHES if any("/ggml-cuda/" in file for file in touches(patch.diff))]
+    touching = [patch for patch in PATCHES if any("/ggml-cuda/" in file for file in patch.files)]
     assert touching
     for patch in touching:
         assert all(proof.startswith("native/tests/test-cuda") for proof in header_fields(patch.header)["Proved-by"])
@@ -122,7 +115,7 @@ def test_a_patch_of_the_cuda_backend_is_proved_on_it() -> None:
 def test_no_patch_changes_the_interface_of_backends() -> None:
     """bench/programs/llama_cpp gives the patched CUDA library to unpatched programs, and refuses it otherwise."""
     interface = re.compile(r"ggml/(src/[^/]*\.h|include/ggml-.*)")
-    assert [patch.path.name for patch in PATCHES if any(interface.match(file) for file in touches(patch.diff))] == []
+    assert [patch.path.name for patch in PATCHES if any(interface.match(file) for file in patch.files)] == []
 
 
 def test_what_is_no_test_is_not_taken_for_one() -> None:
@@ -158,7 +151,7 @@ def test_a_fix_for_llama_cpp_applies_to_it_and_adds_what_the_series_adds(fix: Pa
     result = git(["apply", "--check", str(fix)], pristine)
     assert not result.stderr
     added = {line[1:].strip() for line in fix.read_text().splitlines() if re.match(r"\+(?!\+\+ )", line)}
-    files = [tree / touched.split()[0] for touched in touches(Patch.read(fix).diff)]
+    files = [tree / file for file in Patch.read(fix).files]
     assert [f"docs/upstream/{fix.name}" in patch.header for patch in PATCHES].count(True) == 1
     assert added <= {line.strip() for file in files for line in file.read_text("utf-8").splitlines()}
 
@@ -374,7 +367,7 @@ def test_the_series_applies_inside_another_git_work_tree(workshop: Workshop) -> 
     assert workshop.read("src/llama.cpp") == "one\n2\nthree\n"
 
 
-def test_an_edited_series_is_exported_with_fresh_numbers_and_counts(workshop: Workshop) -> None:
+def test_an_edited_series_is_exported_with_fresh_numbers(workshop: Workshop) -> None:
     repository = workshop.folder / "repository"
     edit_patches.edit(repository, workshop.sources, workshop.pin_file, workshop.patches)
     (repository / "src" / "other.cpp").write_text("one\ntwo\n2.5\nthree\n")
@@ -382,8 +375,6 @@ def test_an_edited_series_is_exported_with_fresh_numbers_and_counts(workshop: Wo
     subprocess.run(["git", "commit", "--quiet", "-am", message], cwd=repository, check=True)
     edit_patches.export(repository, workshop.patches)
     assert [path.name for path in patch_paths(workshop.patches)] == ["0001-hook.patch", "0002-second-hook.patch"]
-    second = Patch.read(workshop.patches / "0002-second-hook.patch")
-    assert header_fields(second.header)["Touches"] == ["src/other.cpp +1 -0"]
     workshop.prepare()
     assert workshop.read("src/other.cpp") == "one\ntwo\n2.5\nthree\n"
 
@@ -458,11 +449,6 @@ def test_an_export_refuses_work_that_is_in_no_commit(workshop: Workshop) -> None
     with pytest.raises(PrepareError, match="in no commit"):
         edit_patches.export(repository, workshop.patches)
     assert [path.name for path in patch_paths(workshop.patches)] == ["0001-hook.patch"]
-
-
-def test_counting_is_not_fooled_by_lines_that_look_like_file_names() -> None:
-    diff = "diff --git a/x.lua b/x.lua\n--- a/x.lua\n+++ b/x.lua\n@@ -1,2 +1,2 @@\n--- comment\n+++ more\n same\n"
-    assert touches(diff) == ["x.lua +1 -1"]
 
 
 def test_a_patch_is_applied_whole_or_not_at_all(workshop: Workshop) -> None:
