@@ -24,7 +24,6 @@ from typing import Any
 
 from provenance import machine, model_text
 from pymtp import GenerationParams, Model, RemoteError, SamplingParams, version_text
-from rpc_counters import rpc_counters
 
 PORT, RELAY_PORT = 50052, 50053
 PATIENCE_S = 60
@@ -168,34 +167,25 @@ def measure(given: argparse.Namespace, found: list[Place]) -> None:
             for prompt in prompts:
                 _tok_s(model, prompt, given.tokens)
         speeds: dict[float, list[tuple[float, float]]] = {ms: [] for ms in given.ms}
-        texts_differ = n_sent = 0
-        waits: dict[float, list[float]] = {ms: [] for ms in given.ms}
+        texts_differ = 0
         for prompt in prompts:
             for ms in given.ms:
                 for place in found:
                     place.slow(ms, given.rate, given.loss)
-                before = [rpc_counters(endpoint) for endpoint in endpoints]
-                without, text, _ = _tok_s(plain, prompt, given.tokens)
-                between = [rpc_counters(endpoint) for endpoint in endpoints]
-                with_drafts, drafted, n_rounds = _tok_s(drafting, prompt, given.tokens)
-                after = [rpc_counters(endpoint) for endpoint in endpoints]
+                without, text = _tok_s(plain, prompt, given.tokens)
+                with_drafts, drafted = _tok_s(drafting, prompt, given.tokens)
                 speeds[ms].append((without, with_drafts))
                 texts_differ += text != drafted
-                n_sent += sum(b.n_graphs_sent - a.n_graphs_sent for a, b in zip(before, after, strict=True))
-                n_waits = sum(b.n_answers - a.n_answers for a, b in zip(between, after, strict=True))
-                waits[ms].append(n_waits / n_rounds)
-    print(
-        f"\n| round trip, ms | tokens/s without drafts | K = {given.k} | gain (range) | answers waited for, a round |"
-    )
-    print("|--:|--:|--:|--:|--:|")
+    print(f"\n| round trip, ms | tokens/s without drafts | K = {given.k} | gain (range) |")
+    print("|--:|--:|--:|--:|")
     for ms, pairs in speeds.items():
         gains = [b / a for a, b in pairs]
         medians = [statistics.median(each) for each in zip(*pairs, strict=True)]
         print(
             f"| {ms:g} | {medians[0]:.0f} | {medians[1]:.0f} | {statistics.median(gains):.2f} "
-            f"({min(gains):.2f}-{max(gains):.2f}) | {statistics.median(waits[ms]):.1f} |"
+            f"({min(gains):.2f}-{max(gains):.2f}) |"
         )
-    print(f"\ntexts that differ: {texts_differ}; graphs sent while measuring: {n_sent}")
+    print(f"\ntexts that differ: {texts_differ}")
 
 
 def _patient(load: Callable[[], Model]) -> Model:
@@ -210,8 +200,8 @@ def _patient(load: Callable[[], Model]) -> Model:
             time.sleep(0.5)
 
 
-def _tok_s(model: Model, prompt: str | list[dict[str, str]], n: int) -> tuple[float, list[int], int]:
-    """Speed after the prompt, tokens, rounds. `prompt`: a text, or the messages of a chat."""
+def _tok_s(model: Model, prompt: str | list[dict[str, str]], n: int) -> tuple[float, list[int]]:
+    """Speed after the prompt, and the tokens. `prompt`: a text, or the messages of a chat."""
     params = GenerationParams(sampling=SamplingParams(temperature=0), max_tokens=n, ignore_eos=True)
     generation = model.generate(prompt, params) if isinstance(prompt, str) else model.chat(prompt, params)
     pieces = iter(generation)
@@ -220,7 +210,7 @@ def _tok_s(model: Model, prompt: str | list[dict[str, str]], n: int) -> tuple[fl
     for _ in pieces:
         pass
     seconds = time.perf_counter() - began
-    return (len(generation.tokens) - n_first) / seconds, generation.tokens, generation.stats.rounds
+    return (len(generation.tokens) - n_first) / seconds, generation.tokens
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -43,7 +43,6 @@ from pymtp.loading.params import ModelParams
 from pymtp.placement import devices
 from pymtp.placement.devices import host_device
 from random_gguf.vision import png, write_glm4v_projector
-from rpc_counters import rpc_counters
 from rpc_servers import RpcServer, rpc_servers, start_rpc_server
 
 GREEDY = SamplingParams(temperature=0)
@@ -193,6 +192,96 @@ def test_an_assistant_stays_here(endpoints: list[str], tmp_path: Path) -> None:
 # --- where things go, and what is sent ---
 
 
+class Recorder:
+    """In front of a server: keeps what its clients send, and counts how often they wait for an answer."""
+
+    def __init__(self, port: int) -> None:
+        self._to = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sent = bytearray()
+        self._is_asked = False
+        self.n_answers = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """The number of each command, and its data."""
+        at = 0
+        while at < len(self._sent):
+            size = int.from_bytes(self._sent[at + 1 : at + 9], "little")
+            yield self._sent[at], bytes(self._sent[at + 9 : at + 9 + size])
+            at += 9 + size
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self._to)
+            for each in (client, server):
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._pass_on, args=(client, server, self._ask), daemon=True).start()
+            threading.Thread(target=self._pass_on, args=(server, client, self._answer), daemon=True).start()
+
+    def _ask(self, data: bytes) -> None:
+        self._sent += data
+        self._is_asked = True
+
+    def _answer(self, _: bytes) -> None:
+        self.n_answers += self._is_asked
+        self._is_asked = False
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, note: Callable[[bytes], None]) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                note(data)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
+SET_TENSOR, GRAPH_COMPUTE, GRAPH_RECOMPUTE = 6, 10, 16  # of rpc_cmd, in ggml-rpc.cpp
+TENSOR_SIZE = 296  # of rpc_tensor there
+
+
+def tensor_name(tensor: bytes) -> str:
+    return tensor[228:292].split(b"\0")[0].decode()
+
+
+@pytest.fixture
+def recorders(servers: list[RpcServer]) -> Iterator[list[Recorder]]:
+    """In front of the servers."""
+    found = [Recorder(server.port) for server in servers]
+    yield found
+    for each in found:
+        each.close()
+
+
+@pytest.fixture
+def recorder(recorders: list[Recorder]) -> Recorder:
+    """In front of the second server."""
+    return recorders[1]
+
+
+class Counts(NamedTuple):
+    """What was sent to servers."""
+
+    n_answers: int  # that were waited for
+    n_graphs_sent: int
+    n_graphs_run: int
+
+
+def counted(recorders: list[Recorder]) -> Counts:
+    commands = [command for recorder in recorders for command, _ in recorder.messages()]
+    n_sent = commands.count(GRAPH_COMPUTE)
+    n_answers = sum(recorder.n_answers for recorder in recorders)
+    return Counts(n_answers, n_sent, n_sent + commands.count(GRAPH_RECOMPUTE))
+
+
 @needs_no_gpu
 def test_heads_and_output_stay_here(endpoints: list[str], tiny: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with logged("debug"), Model(tiny, n_ctx=64, n_threads=1, rpc=endpoints, tensor_split=[1, 1]) as model:
@@ -218,25 +307,22 @@ def test_heads_lie_with_the_output(
     assert "CPU" not in {places[str(i)] for i in range(n_layer)}
 
 
-def test_no_graph_is_sent_twice(endpoints: list[str], tiny: Path) -> None:
+def test_no_graph_is_sent_twice(recorders: list[Recorder], tiny: Path) -> None:
     """In rounds with drafts of lengths that alternate; prompts are computed by graphs that come and go."""
 
-    def counted() -> tuple[int, int]:
-        counters = [rpc_counters(endpoint) for endpoint in endpoints]
-        return sum(each.n_graphs_sent for each in counters), sum(each.n_graphs_run for each in counters)
-
-    with Model(tiny, n_ctx=512, n_threads=1, draft_max=3, rpc=endpoints) as model:
+    rpc = [recorder.endpoint for recorder in recorders]
+    with Model(tiny, n_ctx=512, n_threads=1, draft_max=3, rpc=rpc) as model:
 
         def generate(draft_max: int) -> tuple[int, int]:
             """Graphs sent and run after the prompt."""
             options = {"sampling": GREEDY, "max_tokens": 30, "ignore_eos": True, "draft_max": draft_max}
             pieces = iter(model.generate([1, 2, 3], **options))
             next(pieces)
-            before = counted()
+            before = counted(recorders)
             for _ in pieces:
                 pass
-            after = counted()
-            return after[0] - before[0], after[1] - before[1]
+            after = counted(recorders)
+            return after.n_graphs_sent - before.n_graphs_sent, after.n_graphs_run - before.n_graphs_run
 
         lengths = (3, 1, 2, 0)
         first, again = ([generate(n) for n in lengths] for _ in range(2))
@@ -245,12 +331,13 @@ def test_no_graph_is_sent_twice(endpoints: list[str], tiny: Path) -> None:
         assert all(n_run >= 2 * 8 for _, n_run in again)
 
 
-def test_a_graph_whose_buffers_are_gone_is_sent_again(endpoints: list[str], tiny: Path) -> None:
+def test_a_graph_whose_buffers_are_gone_is_sent_again(recorders: list[Recorder], tiny: Path) -> None:
     """A second model on the same servers comes and goes, and takes its own graphs with it alone.
 
     With drafts of a fixed length: where it adapts, another length is a new graph.
     """
-    with Model(tiny, n_ctx=64, n_threads=1, draft_max=3, rpc=endpoints) as model:
+    rpc = [recorder.endpoint for recorder in recorders]
+    with Model(tiny, n_ctx=64, n_threads=1, draft_max=3, rpc=rpc) as model:
 
         def generate() -> list[int]:
             generation = model.generate([1, 2, 3], sampling=GREEDY, max_tokens=12, ignore_eos=True)
@@ -258,68 +345,10 @@ def test_a_graph_whose_buffers_are_gone_is_sent_again(endpoints: list[str], tiny
             return generation.tokens
 
         expected = generate()
-        assert answer(tiny, [1, 2, 3], 12, 1, rpc=endpoints)[0] == expected
-        before = rpc_counters(endpoints[0]).n_graphs_sent
+        assert answer(tiny, [1, 2, 3], 12, 1, rpc=rpc)[0] == expected
+        before = counted(recorders).n_graphs_sent
         assert generate() == expected
-        assert rpc_counters(endpoints[0]).n_graphs_sent == before
-
-
-class Recorder:
-    """In front of a server: keeps what its clients send."""
-
-    def __init__(self, port: int) -> None:
-        self._to = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._sent = bytearray()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def messages(self) -> Iterator[tuple[int, bytes]]:
-        """The number of each command, and its data."""
-        at = 0
-        while at < len(self._sent):
-            size = int.from_bytes(self._sent[at + 1 : at + 9], "little")
-            yield self._sent[at], bytes(self._sent[at + 9 : at + 9 + size])
-            at += 9 + size
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(self._to)
-            for each in (client, server):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._pass_on, args=(client, server, self._sent), daemon=True).start()
-            threading.Thread(target=self._pass_on, args=(server, client, bytearray()), daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                kept += data
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-
-SET_TENSOR, GRAPH_COMPUTE, GRAPH_RECOMPUTE = 6, 10, 16  # of rpc_cmd, in ggml-rpc.cpp
-TENSOR_SIZE = 296  # of rpc_tensor there
-
-
-def tensor_name(tensor: bytes) -> str:
-    return tensor[228:292].split(b"\0")[0].decode()
-
-
-@pytest.fixture
-def recorder(servers: list[RpcServer]) -> Iterator[Recorder]:
-    """In front of the second server."""
-    found = Recorder(servers[1].port)
-    yield found
-    found.close()
+        assert counted(recorders).n_graphs_sent == before
 
 
 @needs_no_gpu
@@ -343,14 +372,15 @@ def test_a_server_has_its_inputs_before_the_rows_of_another(
 
 
 @needs_no_gpu
-def test_a_pass_waits_once_for_each_server(endpoints: list[str], embedded_model: Path) -> None:
+def test_a_pass_waits_once_for_each_server(recorders: list[Recorder], embedded_model: Path) -> None:
     """Logits and heads have different rows of the last server: they are asked for together."""
     options: dict[str, Any] = {"sampling": GREEDY, "max_tokens": 16, "ignore_eos": True}
-    with Model(embedded_model, n_ctx=256, n_threads=1, draft_max=3, rpc=endpoints, tensor_split=[1, 1]) as model:
+    rpc = [recorder.endpoint for recorder in recorders]
+    with Model(embedded_model, n_ctx=256, n_threads=1, draft_max=3, rpc=rpc, tensor_split=[1, 1]) as model:
         list(model.generate([1, 2, 3], **options))
-        before = [rpc_counters(endpoint) for endpoint in endpoints]
+        before = [counted([recorder]) for recorder in recorders]
         list(model.generate([1, 2, 3], **options))
-        after = [rpc_counters(endpoint) for endpoint in endpoints]
+        after = [counted([recorder]) for recorder in recorders]
     for first, last in zip(before, after, strict=True):
         n_run = last.n_graphs_run - first.n_graphs_run
         assert n_run > 2 and last.n_answers - first.n_answers <= n_run

@@ -316,21 +316,12 @@ int32_t pymtp_convert_rows(int32_t from, int32_t to, int64_t n_rows, int64_t n_p
 // then; loading the model again connects again
 //
 
-// since the process began, of all connections to a server
-struct pymtp_rpc_counters {
-    int64_t n_answers;     // that were waited for
-    int64_t n_graphs_sent; // a server keeps the graphs that it was sent
-    int64_t n_graphs_run;
-};
-
 // Connects to an RPC server, "host:port". PYMTP_LOST if none answers there in a few seconds, or one of another build. The
 // server belongs to this process until the connection, and all that was loaded there, are freed.
 int32_t pymtp_rpc_connect(const char * endpoint, struct pymtp_rpc ** rpc);
 
 // The server's i-th device, for llama_model_params; NULL after the last. It stays valid; using it connects again.
 struct ggml_backend_device * pymtp_rpc_device(const struct pymtp_rpc * rpc, int32_t i);
-
-int32_t pymtp_rpc_count(const char * endpoint, struct pymtp_rpc_counters * counters);
 
 // Lends devices to one client at a time, until the process ends. Returns if it cannot listen at "address:port".
 // cache_dir: a folder that keeps large weights, so that they need not be sent again; or NULL.

@@ -49,13 +49,6 @@ ggml_backend_device * pymtp_rpc_device(const pymtp_rpc * rpc, int32_t i) {
     });
 }
 
-int32_t pymtp_rpc_count(const char * endpoint, pymtp_rpc_counters * counters) {
-    return pymtp_guard([&] {
-        const auto & of = rpc_function<mtp_rpc_counters_t>("mtp_rpc_counters_of")(need_endpoint(endpoint));
-        pymtp_need(counters, "the counters") = { of.n_answers, of.n_graphs_sent, of.n_graphs_run };
-    });
-}
-
 int32_t pymtp_rpc_serve(const char * endpoint, const char * cache_dir, int32_t n_threads, int32_t n_devices,
                         ggml_backend_device * const * device) {
     return pymtp_guard([&] {

@@ -22,7 +22,6 @@ static std::unordered_set<uint64_t> mtp_rpc_buffers_of_graph(const uint8_t * gra
 void rpc_dispatcher::graph_compute(uint32_t device, const ggml_cgraph * cgraph) {
     GGML_ASSERT(cgraph->n_nodes > 0);
     std::lock_guard<std::mutex> lock(graphs_mutex);
-    ++counters->n_graphs_run;
     if (cgraph->uid != 0 && graphs[device].find(cgraph->uid)) {
         auto request    = std::make_shared<rpc_msg_graph_recompute_req>();
         request->device = device;
@@ -30,7 +29,6 @@ void rpc_dispatcher::graph_compute(uint32_t device, const ggml_cgraph * cgraph) 
         send(RPC_CMD_GRAPH_RECOMPUTE, request, sizeof(*request));
         return;
     }
-    ++counters->n_graphs_sent;
     size_t                   size = 0;
     std::shared_ptr<uint8_t> input(serialize_graph(device, cgraph, this, &size), std::default_delete<uint8_t[]>());
     if (cgraph->uid != 0) {
@@ -84,7 +82,6 @@ static void * mtp_rpc_proc_address(const char * name) {
         { "mtp_rpc_open", (void *) mtp_rpc_open },
         { "mtp_rpc_is_cpu", (void *) mtp_rpc_is_cpu },
         { "mtp_rpc_expect_get_tensor", (void *) mtp_rpc_expect_get_tensor },
-        { "mtp_rpc_counters_of", (void *) mtp_rpc_counters_of },
     };
     const auto found = std::find_if(std::begin(all), std::end(all),
                                     [&](const auto & each) { return std::strcmp(name, each.first) == 0; });

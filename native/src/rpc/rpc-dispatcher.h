@@ -7,6 +7,7 @@
 #include "rpc-socket.h"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <list>
 #include <unordered_set>
@@ -89,11 +90,10 @@ class rpc_dispatcher {
     std::atomic_bool is_lost{ false };
 
   private:
-    std::mutex         sock_mutex;
-    socket_ptr         sock;
-    mtp_rpc_outbox     outbox;
-    std::string        endpoint;
-    mtp_rpc_counters * counters = nullptr;
+    std::mutex     sock_mutex;
+    socket_ptr     sock;
+    mtp_rpc_outbox outbox;
+    std::string    endpoint;
 
     std::deque<rpc_msg_get_tensor_req> expected; // and not read yet; they come in this order
 
@@ -160,17 +160,14 @@ void rpc_dispatcher::send(rpc_cmd cmd, std::shared_ptr<const void> input, size_t
             expected.pop_front();
             return receive(output, output_size);
         }
-        ++counters->n_answers;
         return drop_expected() && add(cmd, input.get(), input_size) && receive(output, output_size);
     });
 }
 
 void rpc_dispatcher::expect(const rpc_msg_get_tensor_req & request) {
     use([&] {
-        const bool is_sent = add(RPC_CMD_GET_TENSOR, &request, sizeof(request));
-        counters->n_answers += expected.empty(); // the others come with the first
         expected.push_back(request);
-        return is_sent;
+        return add(RPC_CMD_GET_TENSOR, &request, sizeof(request));
     });
 }
 
@@ -180,7 +177,6 @@ void rpc_dispatcher::synchronize() {
 
 void rpc_dispatcher::start(const std::string & endpoint) {
     this->endpoint = endpoint;
-    counters       = &mtp_rpc_counters_of(endpoint);
 
     std::string host;
     int         port;

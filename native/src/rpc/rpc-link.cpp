@@ -3,9 +3,6 @@
 #include "ggml.h"
 #include "pymtp-abi.h"
 
-#include <mutex>
-#include <unordered_map>
-
 const char * mtp_rpc_build_id() {
     return PYMTP_BUILT_FOR;
 }
@@ -34,11 +31,4 @@ std::string mtp_rpc_key(uint32_t device, const ggml_tensor * op) {
         }
     }
     return key;
-}
-
-mtp_rpc_counters & mtp_rpc_counters_of(const std::string & endpoint) {
-    static std::mutex                                        mutex;
-    static std::unordered_map<std::string, mtp_rpc_counters> counters; // its elements never move
-    const std::lock_guard<std::mutex>                        lock(mutex);
-    return counters[endpoint];
 }

@@ -1,12 +1,10 @@
 #pragma once
 
-// What pymtp adds to llama.cpp's RPC client: who is at the other end, what it can compute, and what was sent. ggml-rpc.cpp
-// includes it; libllama finds the functions below by ggml_backend_reg_get_proc_address, as the backend may be a file of its
-// own.
+// What pymtp adds to llama.cpp's RPC client: who is at the other end, and what it can compute. ggml-rpc.cpp includes it;
+// libllama finds the functions below by ggml_backend_reg_get_proc_address, as the backend may be a file of its own.
 
 #include "ggml-backend.h"
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -33,20 +31,11 @@ struct mtp_rpc_device {
 
 #pragma pack(pop)
 
-// of an endpoint, since the process began
-struct mtp_rpc_counters {
-    std::atomic<int64_t> n_answers{ 0 };
-    std::atomic<int64_t> n_graphs_sent{ 0 };
-    std::atomic<int64_t> n_graphs_run{ 0 };
-};
-
 // What this library was built from.
 const char * mtp_rpc_build_id();
 
 // Everything of an operation and its sources that a backend can look at to decide whether it has it, but no addresses.
 std::string mtp_rpc_key(uint32_t device, const ggml_tensor * op);
-
-mtp_rpc_counters & mtp_rpc_counters_of(const std::string & endpoint);
 
 // Orders a graph for a server's GPU, as the CUDA backend does where the GPU is this machine's: only who allocates a graph
 // can move its nodes. Changes nothing of what is computed.
@@ -54,6 +43,5 @@ void mtp_rpc_graph_optimize(ggml_backend_t, ggml_cgraph * cgraph, struct ggml_ba
 
 // Under these names: a connection that lasts as long as the result (throws mtp_rpc_error if there is
 // none), and whether the device at the other end is a CPU.
-using mtp_rpc_open_t     = std::shared_ptr<void> (*)(const char * endpoint);
-using mtp_rpc_is_cpu_t   = bool (*)(ggml_backend_dev_t device);
-using mtp_rpc_counters_t = mtp_rpc_counters & (*)(const std::string & endpoint);
+using mtp_rpc_open_t   = std::shared_ptr<void> (*)(const char * endpoint);
+using mtp_rpc_is_cpu_t = bool (*)(ggml_backend_dev_t device);
