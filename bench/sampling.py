@@ -99,7 +99,8 @@ def cost(n_vocab: int, n_times: int) -> None:
         ("with penalties and DRY", USUAL, short),
         ("the same, DRY over all", replace(USUAL, dry_penalty_last_n=-1), long),
     ):
-        whole = Sampler(params, n_vocab=n_vocab, history=history, whole_rows=True)
+        raised = ((0, 1e-9),)  # candidates do not do where a token is raised, however little
+        whole = Sampler(replace(params, logit_bias=raised), n_vocab=n_vocab, history=history)
         ours = Sampler(params, n_vocab=n_vocab, history=history)
         ways: list[Callable[[Logits], object]] = [
             LlamaCpp(params, n_vocab, history),

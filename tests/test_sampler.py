@@ -122,7 +122,6 @@ def test_distributions_equal_those_of_llama_cpps_samplers_on_the_whole_vocabular
         theirs = LlamaChain(params, n_vocab)
         theirs.accept(*history)
         ours = Sampler(params, n_vocab=n_vocab, history=history)
-        whole = Sampler(params, n_vocab=n_vocab, history=history, whole_rows=True)
         for _ in range(3):
             logits = logits_of(rng, n_vocab, scale, share_impossible)
             if history:  # tokens that repeat are likely
@@ -132,15 +131,13 @@ def test_distributions_equal_those_of_llama_cpps_samplers_on_the_whole_vocabular
             assume(np.isfinite(expected[1]).all() and len(expected[1]))  # see test_a_temperature_close_to_0
             left = ours.distribution(logits)
             check_equal(left, expected)
-            np.testing.assert_array_equal(whole.distribution(logits).tokens, left.tokens)
             token = int(rng.choice(history or left.tokens))
-            for chain in (theirs, ours, whole):
+            for chain in (theirs, ours):
                 chain.accept(token)
-        n_paths[:] += ours._counts()[1:]
-        assert whole._counts()[1:] == (0, 3)
+        n_paths[int(0 < ours.n_candidates < n_vocab // 4)] += 3
 
     check()
-    print("pruned and full:", n_paths)
+    print("full and pruned:", n_paths)
     assert n_paths.min() > 10  # the first four examples; which others are drawn depends on the modules that are loaded
 
 
@@ -334,10 +331,13 @@ def test_n_candidates_top_logits_are_enough() -> None:
     for _ in range(50):
         row = logits_of(rng, n_vocab, 3, 0)
         row[:40] += 4
+        row[-1] = -100
         cut = np.where(row >= np.sort(row)[-n], row, -np.inf).astype(np.float32)
+        row[-1] = np.copysign(np.nan, -1)  # below all others: whoever looks at the whole row refuses it
         check_equal(sampler.distribution(cut), (lambda left: (left.tokens, left.probs))(sampler.distribution(row)))
         sampler.sample(row)
-    assert sampler._counts()[1:] == (150, 0)
+    with pytest.raises(NotFinite):
+        Sampler(SamplingParams(samplers=()), n_vocab=n_vocab).sample(row)
     assert Sampler(replace(params, top_n_sigma=1.0), n_vocab=n_vocab).n_candidates == 0
 
 

@@ -160,8 +160,6 @@ struct pymtp_sampler_params {
 
     int32_t              n_breakers;
     const char * const * breakers; // [n_breakers] texts at which DRY's repetitions end
-
-    int32_t is_full;               // look at the whole vocabulary always (for tests and measurements)
 };
 
 // For a vocabulary of n_vocab tokens. vocab: NULL if there is no infill stage, no breaker and no grammar; it must outlive
@@ -224,10 +222,9 @@ int32_t pymtp_sampler_sample(struct pymtp_sampler * sampler, const struct pymtp_
 // What the chain has left, in its order; the caller's to free.
 int32_t pymtp_sampler_result(const struct pymtp_sampler * sampler, struct pymtp_distribution ** distribution);
 
-// Candidates of a row that do for the chain, also for some time to come; 0: it looks at the whole row. And how often it was
-// applied to candidates, and how often to the whole vocabulary.
-int32_t pymtp_sampler_counts(const struct pymtp_sampler * sampler, int32_t * n_candidates, int64_t * n_pruned,
-                             int64_t * n_full);
+// Candidates of a row that do for the chain, also for some time to come; 0: it looks at the whole row. -1 for an invalid
+// handle.
+int32_t pymtp_sampler_n_candidates(const struct pymtp_sampler * sampler);
 
 //
 // chats: llama.cpp's own code renders the messages of a chat with a model's template, says what the answer may look

@@ -29,7 +29,6 @@ class Sampler:
     without texts, for chains without DRY's breakers, infill and grammars. `grammar` (GBNF) constrains what follows: at
     once, or after the first token for which `grammar_starts` returns true; it is called with each accepted token.
     `rules` hold from the end of the history on.
-    `whole_rows` makes the chain always look at whole rows of logits, which changes nothing but its cost.
 
     The target's generators advance only when the target samples, not with drafts.
     """
@@ -45,7 +44,6 @@ class Sampler:
         grammar: str | None = None,
         grammar_starts: Callable[[int], bool] | None = None,
         rules: AnswerRules | None = None,
-        whole_rows: bool = False,
     ) -> None:
         self.params = params
         seed = secrets.randbits(32) if params.seed is None else params.seed
@@ -57,7 +55,7 @@ class Sampler:
         self._vocabulary = vocabulary  # the native sampler reads it
         of_dry = {name: getattr(params, name) for name in _OF_DRY}
         dry = _dry_alone(vocabulary, **of_dry) if vocabulary and params.has_dry else None
-        self._native = _init(params, vocabulary, n_vocab, banned, seed, whole_rows=whole_rows, dry=dry)
+        self._native = _init(params, vocabulary, n_vocab, banned, seed, dry)
         self._logits = ffi.new("struct pymtp_logits *")
         self._n_tokens, self._tokens = ffi.new("int32_t *"), ffi.new("int32_t[]", 1)
         self._result = ffi.new("struct pymtp_distribution **")
@@ -141,13 +139,7 @@ class Sampler:
     @property
     def n_candidates(self) -> int:
         """How many of a row's highest logits the chain needs, now and for a while; 0: all of them."""
-        return self._counts()[0]
-
-    def _counts(self) -> tuple[int, int, int]:
-        """`n_candidates`, and how often the chain was applied to candidates, and how often to the whole vocabulary."""
-        candidates, pruned, full = ffi.new("int32_t *"), ffi.new("int64_t *"), ffi.new("int64_t *")
-        check(lib.pymtp_sampler_counts(self._native, candidates, pruned, full))
-        return candidates[0], pruned[0], full[0]
+        return int(lib.pymtp_sampler_n_candidates(self._native))
 
     @property
     def awaits_grammar(self) -> bool:
@@ -206,8 +198,6 @@ def _init(
     n_vocab: int,
     banned: Sequence[int],
     seed: int,
-    *,
-    whole_rows: bool,
     dry: Any = None,
 ) -> Any:
     n_vocab = vocabulary.size if vocabulary else n_vocab
@@ -231,7 +221,6 @@ def _init(
             "bias": bias_values,
             "n_breakers": len(texts),
             "breakers": breakers,
-            "is_full": whole_rows,
         },
     )
     native_vocabulary = vocabulary.native if vocabulary else ffi.NULL
@@ -241,7 +230,7 @@ def _init(
 @lru_cache(maxsize=4)
 def _dry_alone(vocabulary: Vocabulary, **of_dry: Any) -> Any:
     """The native sampler whose DRY others copy: it looks for each breaker in every token, 7 ms for 150,000 tokens."""
-    return _init(SamplingParams(samplers=("dry",), **of_dry), vocabulary, 0, (), 0, whole_rows=False)
+    return _init(SamplingParams(samplers=("dry",), **of_dry), vocabulary, 0, (), 0)
 
 
 _OF_DRY = [each.name for each in fields(SamplingParams) if each.name.startswith("dry_")]
@@ -256,6 +245,6 @@ _RENAMED = {
     "penalty_freq": "frequency_penalty",
     "penalty_present": "presence_penalty",
 }
-_OWN = {"seed", "xtc_seed", "n_stages", "stages", "n_bias", "bias_token", "bias", "n_breakers", "breakers", "is_full"}
+_OWN = {"seed", "xtc_seed", "n_stages", "stages", "n_bias", "bias_token", "bias", "n_breakers", "breakers"}
 _FIELDS = [name for name, _ in ffi.typeof("struct pymtp_sampler_params").fields if name not in _OWN]
 """The native parameters that are fields of SamplingParams, but for those that are called otherwise there."""

@@ -180,11 +180,6 @@ int32_t pymtp_sampler_result(const pymtp_sampler * sampler, pymtp_distribution *
     });
 }
 
-int32_t pymtp_sampler_counts(const pymtp_sampler * sampler, int32_t * n_candidates, int64_t * n_pruned,
-                             int64_t * n_full) {
-    return pymtp_guard(sampler, [&](pymtp_sampler & self) {
-        pymtp_need(n_candidates, "the candidates of a row")         = self.chain.n_candidates();
-        pymtp_need(n_pruned, "the number of times with candidates") = self.chain.n_pruned;
-        pymtp_need(n_full, "the number of whole rows")              = self.chain.n_full;
-    });
+int32_t pymtp_sampler_n_candidates(const pymtp_sampler * sampler) {
+    return pymtp_guard_or(-1, sampler, [](pymtp_sampler & self) { return self.chain.n_candidates(); });
 }

@@ -197,7 +197,7 @@ int32_t sampler_chain::n_lowered_max() const {
 }
 
 int32_t sampler_chain::n_candidates() const {
-    if (i_cut == stages.size() || raises || params.is_full) {
+    if (i_cut == stages.size() || raises) {
         return 0;
     }
     // a top_k can be as large as its type allows
@@ -258,16 +258,13 @@ bool sampler_chain::apply(const sampler_row & row, llama_sampler * memory, std::
             return false;
         }
         if (run(memory, xtc_rng, filter, true)) {
-            ++n_pruned;
             return true;
         }
     }
     if (!take(row.tokens, row.logits(), row.n_tokens, false)) {
         return false;
     }
-    run(memory, xtc_rng, filter, false);
-    ++n_full;
-    return true;
+    return run(memory, xtc_rng, filter, false);
 }
 
 // Returns how many candidates it changes.

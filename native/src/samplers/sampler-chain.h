@@ -83,9 +83,6 @@ struct sampler_chain {
     // a pick was taken into the text
     void accept(llama_token token);
 
-    int64_t n_pruned = 0;
-    int64_t n_full   = 0;
-
   private:
     struct stage {
         int32_t           kind;    // a pymtp_stage
