@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 import pymtp
 from http_server import Response, running
 from pymtp.binding.arrays import Logits
-from pymtp.binding.library import check, ffi, lib
+from pymtp.binding.library import ffi
 from pymtp.engine.context import ContextParams, native_params
 from pymtp.engine.cores import usable_processors
 from pymtp.engine.session import Chunk, Session
@@ -95,8 +95,11 @@ class Loaded:
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loaded]:
     write, write_projector = FAMILIES[request.param]
     folder = tmp_path_factory.mktemp("models")
-    made = Loaded(write(folder / "tiny.gguf"), write_projector(folder / "mmproj.gguf"))
-    yield made
+    with pytest.MonkeyPatch.context() as patch:
+        # read when a projector is loaded, and again when it encodes
+        patch.setenv("MTMD_DEBUG_EMBEDDINGS", str(folder / "rows"))
+        made = Loaded(write(folder / "tiny.gguf"), write_projector(folder / "mmproj.gguf"))
+        yield made
     made.weights.close()
 
 
@@ -120,20 +123,15 @@ def test_what_is_kept_of_an_image_belongs_to_its_projector(tmp_path: Path) -> No
 def test_rows_of_another_length_than_the_projectors_are_refused(tmp_path: Path, embedded_model: Path) -> None:
     made = Loaded(write_qwen35(tmp_path / "tiny.gguf"), write_qwen3vl_projector(tmp_path / "mmproj.gguf"))
     image = made.place(Image(png(128, 96)))
-    rows = np.empty((image.n_rows, N_EMBD + 1), np.float32)
-    status = lib.pymtp_media_encode(image.media, image.chunk, *rows.shape, ffi.from_buffer("float[]", rows, True))
-    with pytest.raises(PymtpError, match=f"has {image.n_rows} rows of {N_EMBD} numbers, not {image.n_rows} of 129"):
-        check(status)
     weights = Weights(model_facts(embedded_model), ModelParams(), with_heads=True)
     with Session(weights.model, PARAMS) as session, pytest.raises(PymtpError, match=f"rows of {N_EMBD} numbers for a "):
         session.decode_image(image.media, image.chunk, 0)
 
 
-def encoded(image: PlacedImage) -> Logits:
-    """(n_rows, n_embd) float32."""
-    rows = np.empty((image.n_rows, N_EMBD), np.float32)
-    check(lib.pymtp_media_encode(image.media, image.chunk, *rows.shape, ffi.from_buffer("float[]", rows, True)))
-    return rows
+def encoded() -> Logits:
+    """The last image's rows, as llama.cpp writes them for debugging: (n_rows, n_embd) float32."""
+    written = Path(os.environ["MTMD_DEBUG_EMBEDDINGS"]).read_bytes()
+    return np.frombuffer(written, np.float32, offset=8).reshape(np.frombuffer(written, np.int32, 2))
 
 
 def put(
@@ -159,11 +157,11 @@ def play(session: Session, position: int, sequence: int = 0) -> tuple[Logits, Lo
 
 
 def llama_cpp_logits(loaded: Loaded, image: PlacedImage, width: int, height: int) -> Logits:
-    """The same in a context of llama.cpp's, with positions as transformers counts them: (t, y, x)."""
+    """The same of the last image in a context of llama.cpp's, with positions as transformers counts them: (t, y, x)."""
     native = llama_cpp.llama_context_params.from_buffer_copy(ffi.buffer(native_params(PARAMS, 0)))
     native.n_outputs_max = 0
     context = llama_cpp.llama_init_from_model(int(ffi.cast("intptr_t", loaded.weights.model)), native)
-    rows = encoded(image)
+    rows = encoded()
     n_x, n_y = width // ROW_PIXELS, height // ROW_PIXELS
     assert (n_x * n_y, max(n_x, n_y)) == (image.n_rows, image.n_pos)
     begin = len(BEFORE)

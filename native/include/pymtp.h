@@ -374,10 +374,6 @@ int32_t pymtp_media_chunk(const struct pymtp_media * media, int32_t i, struct py
 // The tokens of a chunk of text. token: [n_rows]
 int32_t pymtp_media_tokens(const struct pymtp_media * media, int32_t i, int32_t n_rows, int32_t * token);
 
-// The rows of a chunk of an image, as the projector computes them. embd: [n_rows, n_embd] float32, n_embd as the model
-// takes them
-int32_t pymtp_media_encode(const struct pymtp_media * media, int32_t i, int32_t n_rows, int32_t n_embd, float * embd);
-
 // Decodes a chunk of an image as the next positions of a sequence, from pos on. n_heads: as many of the heads see it,
 // its rows' embeddings in the place of tokens. A sequence cannot go back into it, only to its begin or its end. Errors as
 // of pymtp_session_decode.

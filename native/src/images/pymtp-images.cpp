@@ -240,18 +240,6 @@ static const float * encode(pymtp_media & media, const mtmd_input_chunk & image)
     return mtmd_get_output_embd(media.ctx.get());
 }
 
-int32_t pymtp_media_encode(const pymtp_media * media, int32_t i, int32_t n_rows, int32_t n_embd, float * embd) {
-    return pymtp_guard(media, [&](pymtp_media & self) {
-        const auto & image = self.image(i);
-        pymtp_refuse_if(n_rows != (int32_t) mtmd_input_chunk_get_n_tokens(&image) || n_embd != self.n_embd,
-                        "chunk %d has %zu rows of %d numbers, not %d of %d", i, mtmd_input_chunk_get_n_tokens(&image),
-                        self.n_embd, n_rows, n_embd);
-        pymtp_need(embd, "the rows");
-        const std::lock_guard<std::mutex> lock(g_encoding);
-        std::copy_n(encode(self, image), (size_t) n_rows * n_embd, embd);
-    });
-}
-
 // [n_pos_per_embd, n_rows]
 static std::vector<llama_pos> positions(const mtmd_input_chunk & image, llama_pos begin, uint32_t n_pos_per_embd) {
     const int32_t          n_rows = mtmd_input_chunk_get_n_tokens(&image);
