@@ -21,7 +21,7 @@ from pymtp.loading.params import ModelParams
 from random_gguf import glm
 
 # written by the build, and read where nothing can fail
-WITHOUT_GUARD = {"pymtp_abi_id", "pymtp_error_message", "pymtp_n_contexts"}
+WITHOUT_GUARD = {"pymtp_abi_id", "pymtp_error_message"}
 
 
 def declared() -> list[str]:

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from contexts import contexts
+from log_level import logged
 from pymtp import Model, SamplingParams
-from pymtp.binding.library import lib
 from pymtp.engine.session import Chunk, Session
 from pymtp.errors import ModelError, PymtpError, StateError, UnsupportedModel
 from pymtp.gguf.facts import find_draft_model, model_facts
@@ -33,14 +34,14 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return write_gemma4(tmp_path / "gemma.gguf"), write_gemma4_assistant(tmp_path / "assistant" / "tiny.gguf")
 
 
-def test_an_assistant_drafts_in_the_models_context(pair: tuple[Path, Path]) -> None:
+def test_an_assistant_drafts_in_the_models_context(pair: tuple[Path, Path], capfd: pytest.CaptureFixture[str]) -> None:
     path, assistant = pair
-    before = lib.pymtp_n_contexts()
     with (
+        logged("debug"),
         Model(path, draft_model=assistant, draft="mtp", draft_max=3, n_threads=1) as model,
         Model(path, draft="none", n_threads=1) as plain,
     ):
-        assert lib.pymtp_n_contexts() == before + 2
+        assert contexts(capfd).n_made == 2
         assert (model.session.n_heads, model.session.mtp_memory, model.draft_note) == (1, "shared", None)
         assert text(model) == text(plain)
         assert model.stats.drafted > 0

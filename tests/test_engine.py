@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 import pymtp
+from contexts import ONE_FREED, ONE_MADE, contexts
 from jobs import Ready
+from log_level import logged
 from pymtp.acceptance.interface import Verdict, Verified
 from pymtp.binding.arrays import Logits
-from pymtp.binding.library import lib
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Chunk, LogitsRow, Session
@@ -421,12 +422,12 @@ def test_ubatches_are_at_least_large_enough_for_a_round_of_all_sequences(family:
         play(session, n_prompt=3, n_rounds=12)
 
 
-def test_one_context_hosts_trunk_and_heads(family: tuple[object, int]) -> None:
+def test_one_context_hosts_trunk_and_heads(family: tuple[object, int], capfd: pytest.CaptureFixture[str]) -> None:
     model, _ = family
-    before = lib.pymtp_n_contexts()
-    with Session(model, PARAMS, n_draft_max=K):
-        assert lib.pymtp_n_contexts() == before + 1
-    assert lib.pymtp_n_contexts() == before
+    with logged("debug"):
+        with Session(model, PARAMS, n_draft_max=K):
+            assert contexts(capfd) == ONE_MADE
+        assert contexts(capfd) == ONE_FREED
 
 
 def test_there_is_one_trunk_pass_per_prompt_ubatch_and_round(family: tuple[object, int]) -> None:

@@ -12,9 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from contexts import ONE_FREED, ONE_MADE, contexts
+from log_level import logged
 from machine import needs_exact_texts
 from pymtp import Chunk, Model, SamplingParams
-from pymtp.binding.library import lib
 from pymtp.errors import ContextFull, InvalidParameter
 
 pytestmark = [pytest.mark.model, needs_exact_texts]
@@ -306,12 +307,12 @@ def test_bad_requests_are_refused(load: Callable[..., Model]) -> None:
             Model(**options)  # type: ignore[arg-type]
 
 
-def test_closing_frees_the_context(embedded_model: Path) -> None:
-    before = lib.pymtp_n_contexts()
-    with Model(embedded_model) as model:
-        assert lib.pymtp_n_contexts() == before + 1
-        assert model.session.mtp_memory == "shared"
-    assert lib.pymtp_n_contexts() == before
+def test_closing_frees_the_context(embedded_model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with logged("debug"):
+        with Model(embedded_model) as model:
+            assert contexts(capfd) == ONE_MADE
+            assert model.session.mtp_memory == "shared"
+        assert contexts(capfd) == ONE_FREED
     model.close()
     with pytest.raises(ValueError, match="closed"):
         model.generate("x")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from contexts import NONE, contexts
+from log_level import logged
 from pymtp import Model, ModelError
-from pymtp.binding.library import lib
 from terminal import Terminal
 
 pytestmark = pytest.mark.model
@@ -23,14 +24,14 @@ def test_progress_grows_to_1() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("enough")])
-def test_an_exception_of_the_callback_ends_loading(error: BaseException) -> None:
+def test_an_exception_of_the_callback_ends_loading(error: BaseException, capfd: pytest.CaptureFixture[str]) -> None:
     def refuse(share: float) -> None:
         raise error
 
-    with pytest.raises(type(error)) as caught:
+    with logged("debug"), pytest.raises(type(error)) as caught:
         Model(on_load=refuse)
     assert caught.value is error
-    assert lib.pymtp_n_contexts() == 0
+    assert contexts(capfd) == NONE
 
 
 def test_a_terminal_shows_progress_and_then_clears_it() -> None:

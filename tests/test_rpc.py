@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import pymtp
+from contexts import Contexts, contexts
 from families import FAMILIES
 from http_server import free_port, running
 from log_level import logged
@@ -33,7 +34,6 @@ from pymtp import (
     Stats,
 )
 from pymtp.binding.arrays import Logits
-from pymtp.binding.library import lib
 from pymtp.engine.context import ContextParams
 from pymtp.engine.session import Chunk, Session
 from pymtp.gguf.facts import model_facts
@@ -175,11 +175,13 @@ def test_a_cache_of_experts_changes_no_text(
     assert n_hits and int(n_hits[1]) > (12 if HAS_GPU else 24)  # another text there has other experts
 
 
-def test_a_cache_of_experts_without_experts_here_is_refused(endpoints: list[str], tiny: Path) -> None:
-    before = lib.pymtp_n_contexts()
-    with pytest.raises(PymtpError, match=r"^moe_cache_mib \(--moe-cache-mib\) is of no use here: no layer has all of"):
+def test_a_cache_of_experts_without_experts_here_is_refused(
+    endpoints: list[str], tiny: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refused = r"^moe_cache_mib \(--moe-cache-mib\) is of no use here: no layer has all of"
+    with logged("debug"), pytest.raises(PymtpError, match=refused):
         Model(tiny, rpc=endpoints[:1], moe_cache_mib=1)
-    assert lib.pymtp_n_contexts() == before
+    assert contexts(capfd) == Contexts(1, is_one_freed=True)
 
 
 def test_an_assistant_stays_here(endpoints: list[str], tmp_path: Path) -> None:

@@ -124,9 +124,6 @@ const char * pymtp_log_take(void);
 // code 1, instead of a core dump.
 int32_t pymtp_exit_on_abort(void);
 
-// llama_contexts that sessions hold at present, in the whole process.
-int32_t pymtp_n_contexts(void);
-
 // llama_model_load_from_file, or of several files llama_model_load_from_splits. An assertion of llama.cpp that a damaged
 // file fails is an error here. PYMTP_INVALID if the file cannot be used; pymtp_log_take has more.
 int32_t pymtp_model_load(int32_t n_files, const char * const * path, const struct llama_model_params * params,

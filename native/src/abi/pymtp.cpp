@@ -10,25 +10,16 @@
 #include "pymtp-session.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <vector>
 
-static constexpr int64_t    QK_MAX = 256; // a multiple of the block sizes of all types
-static std::atomic<int32_t> g_n_contexts{ 0 };
+static constexpr int64_t QK_MAX = 256; // a multiple of the block sizes of all types
 
 pymtp_session::~pymtp_session() {
     if (mtp) {
         mtp->drop_graphs();
     }
-    if (ctx) {
-        llama_free(ctx);
-        --g_n_contexts;
-    }
-}
-
-int32_t pymtp_n_contexts(void) {
-    return g_n_contexts;
+    llama_free(ctx);
 }
 
 static constexpr int32_t N_FILES_MAX = 1 << 16; // parts have numbers of 16 bits
@@ -178,7 +169,6 @@ static void create_context(pymtp_session & session, llama_model & model, const l
     session.ctx = llama_init_from_model(&model, cparams);
     pymtp_fail_if(!session.ctx && *asserts.failed(), PYMTP_FAILED,
                   "the model's file is damaged, llama.cpp refuses it (%s); download it again", asserts.failed());
-    g_n_contexts += session.ctx != nullptr;
     const std::string log      = session.ctx && cparams.moe_cache_size == 0 ? "" : pymtp_log_take();
     const size_t      no_cache = log.find(session.ctx ? "MoE cache is disabled" : "MoE cache");
     if (no_cache != log.npos) {
