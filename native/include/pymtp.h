@@ -225,9 +225,9 @@ int32_t pymtp_session_rotate(struct pymtp_session * session, int32_t pos, int32_
                              float * rows);
 
 // Passes from now on leave what it takes to find the n_max highest logits of a row on the device that computes them, so
-// that samplers which need no more do not fetch all of them. 0: they do not, which is how a session begins. Without a
-// device nothing is gained and nothing done, unless also_on_host is set (for tests).
-int32_t pymtp_session_reduce(struct pymtp_session * session, int32_t n_max, int32_t also_on_host);
+// that samplers which need no more do not fetch all of them. 0: they do not, which is how a session begins. Nothing is
+// gained without a device.
+int32_t pymtp_session_reduce(struct pymtp_session * session, int32_t n_max);
 
 // One step of a draft. The rows of a sequence are consecutive: its last row is the one that predicts, at the newest
 // token (step 0) or at the draft of the step before. Rows before it, in step 0, are positions that the trunk has

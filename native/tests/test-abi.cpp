@@ -119,7 +119,7 @@ static void lists_of_tokens_are_checked() {
         CHECK_EQUAL(pymtp_session_limit_drafts(session, 1, &n, -1, rows.data(), bytes.data()),
                     is_token ? +PYMTP_OK : +PYMTP_INVALID);
         check_status(pymtp_session_limit_drafts(session, n, nullptr, -1, nullptr, nullptr));
-        check_status(pymtp_session_reduce(session, n, 1));
+        check_status(pymtp_session_reduce(session, n));
         if (n < 0) {
             CHECK_EQUAL(pymtp_session_ban_tokens(session, n, twice.data()), +PYMTP_INVALID);
         }

@@ -260,7 +260,7 @@ class Session(Snapshots):
 
         Does nothing without a device, where there is nothing to gain, unless `also_on_host` is set (for tests).
         """
-        check(lib.pymtp_session_reduce(self._native, n_max, also_on_host))
+        check(lib.pymtp_session_reduce(self._native, n_max if self.is_async or also_on_host else 0))
         self.n_reduced = n_max
 
     def limit_drafts(self, n: int | None) -> None:

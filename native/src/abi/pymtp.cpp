@@ -262,10 +262,10 @@ int32_t pymtp_session_describe(const pymtp_session * session, pymtp_session_info
     });
 }
 
-int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max, int32_t also_on_host) {
+int32_t pymtp_session_reduce(pymtp_session * session, int32_t n_max) {
     return pymtp_guard(session, [&](pymtp_session & self) {
         pymtp_refuse_if(n_max < 0, "n_max = %d is negative", n_max);
-        self.mtp->reduce_logits(std::min(n_max, self.n_vocab()), also_on_host != 0);
+        self.mtp->n_reduced = std::min(n_max, self.n_vocab());
     });
 }
 

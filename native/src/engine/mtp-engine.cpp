@@ -358,10 +358,6 @@ bool mtp_engine::is_async() const {
     return ggml_backend_dev_type(ctx.model.dev_output()) != GGML_BACKEND_DEVICE_TYPE_CPU;
 }
 
-void mtp_engine::reduce_logits(int32_t n_max, bool also_on_host) {
-    n_reduced = is_async() || also_on_host ? n_max : 0;
-}
-
 void mtp_engine::build_reduced(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * logits) {
     if (in_pass && logits && n_reduced > 0) {
         // a draft has no more logits than its vocabulary

@@ -96,7 +96,8 @@ struct mtp_engine {
     // positions that images have taken, by sequence
     std::vector<mtp_image_spans> images;
 
-    bool is_invariant = false; // whether GPUs compute a row of the trunk as they do in any other pass
+    bool    is_invariant = false; // whether GPUs compute a row of the trunk as they do in any other pass
+    int32_t n_reduced    = 0;     // highest logits of a row that passes find where they compute them; 0: none
 
     // passes from now on have few shapes
     void pad() { planner.pad(); }
@@ -119,8 +120,6 @@ struct mtp_engine {
     int32_t n_draft_rows() const { return n_drafted; }
 
     bool is_async() const;
-
-    void reduce_logits(int32_t n_max, bool also_on_host);
 
     // tokens that a row of logits can stand for: without the padding of a vocabulary
     int32_t n_logits(bool of_draft) const { return of_draft ? vocab.n_draftable() : vocab.n_usable(); }
@@ -168,7 +167,6 @@ struct mtp_engine {
     bool                 in_pass         = false; // else llama.cpp reserves, or shifts the cache
     bool                 has_prompt      = false; // the current pass, more than a round
 
-    int32_t         n_reduced = 0;                // see reduce_logits
     mtp_outputs     trunk_outputs;
     mtp_outputs     draft_outputs;
     int32_t         n_drafted = 0;
