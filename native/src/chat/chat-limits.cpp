@@ -28,7 +28,6 @@ struct limits_state {
 static thread_local limits_state                       state;
 static thread_local std::vector<std::shared_ptr<void>> buried;
 static thread_local bool                               is_freeing = false;
-static thread_local int64_t                            n_taken    = 0;
 
 static intptr_t stack_now() {
     return (intptr_t) __builtin_frame_address(0);
@@ -55,7 +54,7 @@ chat_limits::~chat_limits() {
         value->unlink();
         value->drop_values(); // may free it
     }
-    n_taken = (bytes_max - state.bytes_left) / BYTES_OF_A_STEP;
+    n_steps = (bytes_max - state.bytes_left) / BYTES_OF_A_STEP;
     state   = {};
 }
 
@@ -73,10 +72,6 @@ static void look_at(int64_t n_bytes) {
 static void step_within(int64_t n_stack, int64_t n_bytes) {
     refuse_if(std::abs(state.stack - stack_now()) > n_stack, "nested too deeply, or without end");
     look_at(BYTES_OF_A_STEP + n_bytes);
-}
-
-int64_t chat_limits::steps_taken() {
-    return n_taken;
 }
 
 void chat_limits::step(size_t n_bytes) {
@@ -167,10 +162,6 @@ chat_value::chat_value() {
     }
     state.first = this;
     is_linked   = true;
-}
-
-chat_value::~chat_value() {
-    unlink();
 }
 
 void chat_value::set_bytes(int64_t n) {

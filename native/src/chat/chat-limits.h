@@ -28,8 +28,8 @@ class chat_limits {
     // templates may read all messages again for each: steps for n of them
     void allow_messages(size_t n);
 
-    // of the last limits of this thread, after their end
-    static int64_t steps_taken();
+    // that the last limits of this thread took, after their end
+    inline static thread_local int64_t n_steps = 0;
 
     // wherever something calls itself, or takes long: a step, and one more for each 64 bytes that it looks at
     static void step(size_t n_bytes = 0);
@@ -109,7 +109,7 @@ class chat_value {
 
     chat_value & operator=(const chat_value &) { return *this; }
 
-    virtual ~chat_value();
+    virtual ~chat_value() { unlink(); }
 
     virtual void drop_values() noexcept = 0;
 

@@ -314,5 +314,5 @@ int32_t pymtp_schema_to_grammar(const char * schema, char ** json) {
 }
 
 int64_t pymtp_chat_steps(void) {
-    return pymtp_guard_or((int64_t) 0, [] { return chat_limits::steps_taken(); });
+    return pymtp_guard_or((int64_t) 0, [] { return chat_limits::n_steps; });
 }
