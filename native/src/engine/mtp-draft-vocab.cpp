@@ -133,10 +133,6 @@ ggml_tensor * mtp_draft_vocab::weight(ggml_context * ctx0, int32_t head, ggml_te
     return is_whole ? weight : ggml_view_2d(ctx0, weight, weight->ne[0], n, weight->nb[1], 0);
 }
 
-ggml_tensor * mtp_draft_vocab::logit_bias(ggml_context * ctx0) const {
-    return bias ? ggml_view_1d(ctx0, bias, n, 0) : nullptr;
-}
-
 ggml_tensor * mtp_draft_vocab::tokens(ggml_context * ctx0, ggml_tensor * rows) const {
     return is_listed() ? ggml_reshape_1d(ctx0, ggml_get_rows(ctx0, listed_mem.get(), rows), rows->ne[0]) : rows;
 }

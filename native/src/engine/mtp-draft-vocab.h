@@ -55,7 +55,7 @@ class mtp_draft_vocab {
     ggml_tensor * weight(ggml_context * ctx0, int32_t head, ggml_tensor * weight) const;
 
     // F32 [size()], to be added to logits before a pick; nullptr: nothing
-    ggml_tensor * logit_bias(ggml_context * ctx0) const;
+    ggml_tensor * logit_bias(ggml_context * ctx0) const { return bias ? ggml_view_1d(ctx0, bias, n, 0) : nullptr; }
 
     // I32 [n]: the tokens of rows of logits, I32 [n]
     ggml_tensor * tokens(ggml_context * ctx0, ggml_tensor * rows) const;

@@ -39,14 +39,6 @@ mtp_heads::mtp_heads(llama_context & ctx, const params & params) :
     mtp_memory_pad_further(memory());
 }
 
-llama_memory_i * mtp_heads::memory() const {
-    return own ? own.get() : view ? view.get() : &trunk_memory();
-}
-
-uint32_t mtp_heads::n_stream() const {
-    return ctx.get_cparams().kv_unified ? 1 : ctx.get_cparams().n_seq_max;
-}
-
 // --- hidden states
 
 void mtp_heads::copy_hidden(llama_seq_id seq, llama_pos pos, int32_t n, float * hidden) const {

@@ -52,11 +52,11 @@ class mtp_heads {
     ggml_tensor * picked() const { return picked_mem.get(); }
 
     // what holds their K/V: their own cache (nullptr: they have none), or the trunk's
-    llama_memory_i * memory() const;
+    llama_memory_i * memory() const { return own ? own.get() : view ? view.get() : &trunk_memory(); }
 
     llama_memory_i * own_memory() const { return own.get(); }
 
-    uint32_t n_stream() const;
+    uint32_t n_stream() const { return ctx.get_cparams().kv_unified ? 1 : ctx.get_cparams().n_seq_max; }
 
     // --- hidden states
 
