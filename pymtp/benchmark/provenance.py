@@ -24,6 +24,7 @@ sha256 = cache(sha256_of)
 """The hash of a file, which is read only once."""
 
 
+@cache
 def cpu() -> str:
     """The processor's name."""
     return next(device.description for device in devices() if device.kind == "CPU")

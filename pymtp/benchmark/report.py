@@ -8,7 +8,6 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def write(form: str, rows: Sequence[Row], notes: Sequence[str] = ()) -> str:
 def _csv(rows: Sequence[dict[str, Any]]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Row)])
+    writer.writerow(rows[0])
     writer.writerows([_flat(value) for value in row.values()] for row in rows)
     return file.getvalue()
 

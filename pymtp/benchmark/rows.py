@@ -6,12 +6,11 @@ Owns the names of all reported values, which are llama-bench's where it reports 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from math import comb
 from operator import add
 from statistics import fmean, median, stdev
-from typing import Any, Literal
+from typing import Any
 
 from pymtp.benchmark.experiment import Arm, Results, Sample, Subject, Trial, Variant, Workload
 from pymtp.benchmark.provenance import backend, cpu, gpus
@@ -28,10 +27,8 @@ OF_VARIANT = (
     "mtp_context",
 )
 """Fields of a row that are those of its variant."""
-_STATS = ("drafted", "accepted", "rounds", "acceptance_rate", "mean_acceptance_length")
 
 
-@dataclass(frozen=True)
 class Row:
     """One arm in one test, over one category of prompts or all of them. None: there is no such value.
 
@@ -39,84 +36,99 @@ class Row:
     pairs: their range).
     """
 
-    pin: str
-    cpu_info: str
-    gpu_info: str
-    backends: str
-    model_filename: str
-    model_type: str
-    model_size: int
-    """Bytes."""
-    model_n_params: int
-    model_sha256: str
-    test_time: str
-    """When the variant's tests began: UTC, ISO 8601."""
-    n_threads: int
-    n_gpu_layers: int
-    flash_attn: str
-    type_k: str
-    type_v: str
-    n_batch: int
-    n_ubatch: int
-    n_ctx: int
-    n_parallel: int
-    mtp_context: str
-    draft_vocab: int | Literal["auto", "all"]
-    test: str
-    n_prompt: int
-    n_gen: int
-    n_depth: int
-    category: str
-    draft_max: int | Literal["auto"]
-    temperature: float
-    accept: str
-    """The method that was asked for."""
-    acceptance: str
-    """The method that was used."""
-    forced_rate: float | None
-    is_valid_text: bool
-    n_samples: int
-    avg_ts: float
-    """Tokens per second."""
-    stddev_ts: float
-    speedup: float | None
-    """Ratio to plain decoding of the same prompt in the same repetition, or of a prompt alone to a session without MTP:
-    the median of all pairs."""
-    speedup_low: float | None
-    speedup_high: float | None
-    drafted: int
-    accepted: int
-    rounds: int
-    acceptance_rate: float | None
-    mean_acceptance_length: float | None
-    acceptance_per_position: tuple[float, ...]
-    draft_ms: float | None
-    """Per round, like the next three."""
-    verify_ms: float | None
-    sample_ms: float | None
-    python_ms: float | None
-    """Everything but passes and sampling."""
-    prompt_ts: float | None
-    """Prompt tokens per second."""
-    prompt_ts_without_mtp: float | None
-    mtp_prompt_cost: float | None
-    """How much slower prompts are than in a session without MTP, as a share: the median of all pairs."""
-    mtp_prompt_cost_low: float | None
-    mtp_prompt_cost_high: float | None
-    memory_bytes: int | None
-    memory_without_mtp_bytes: int | None
+    def __init__(
+        self,
+        variant: Variant,
+        subject: Subject,
+        test: Workload,
+        category: str,
+        arm: Arm,
+        pairs: Pairs,
+        plain: Pairs,
+        without: Pairs,
+    ) -> None:
+        """`plain`: what `pairs` are compared with; `without`: their prompts in a session without MTP."""
+        info, model, context, drafting = subject.info, variant.model, variant.context, variant.drafting
+        stats = reduce(add, (sample.stats for sample in pairs.values()), Stats())
+        speeds = [tok_s(sample) for sample in pairs.values()]
+        ratios = [tok_s(sample) / tok_s(plain[trial]) for trial, sample in pairs.items() if trial in plain]
+        in_both = [(sample.stats, without[trial].stats) for trial, sample in pairs.items() if trial in without]
+        costs = [1 - (ours.prompt_tok_s or 0.0) / (other.prompt_tok_s or 1.0) for ours, other in in_both]
+        per_round_ms = 1000 / stats.rounds if stats.rounds else None
+        self.pin = version_text()
+        self.cpu_info = cpu()
+        self.gpu_info = ", ".join(gpus()) if model.n_gpu_layers else ""
+        self.backends = backend(model.n_gpu_layers)
+        self.model_filename = info.path.name
+        self.model_type = " ".join(filter(None, (info.architecture, info.quantization)))
+        self.model_size = info.size_bytes
+        """Bytes."""
+        self.model_n_params = info.n_parameters
+        self.model_sha256 = subject.sha256
+        self.test_time = subject.test_time
+        """When the variant's tests began: UTC, ISO 8601."""
+        self.n_threads = subject.n_threads
+        self.n_gpu_layers = model.n_gpu_layers
+        self.flash_attn = context.flash_attn
+        self.type_k = context.type_k
+        self.type_v = context.type_v
+        self.n_batch = context.n_batch
+        self.n_ubatch = context.n_ubatch
+        self.n_ctx = subject.n_ctx
+        self.n_parallel = context.n_seq_max
+        self.mtp_context = drafting.mtp_context
+        self.draft_vocab = drafting.draft_vocab
+        self.test = test.name
+        self.n_prompt = test.n_prompt
+        self.n_gen = test.n_gen
+        self.n_depth = test.n_depth
+        self.category = category
+        self.draft_max = arm.draft_max
+        self.temperature = arm.temperature
+        self.accept = arm.accept
+        """The method that was asked for."""
+        self.acceptance = next(iter(pairs.values())).acceptance if arm.draft_max else "plain"
+        """The method that was used."""
+        self.forced_rate = arm.forced_rate
+        self.is_valid_text = arm.forced_rate is None
+        self.n_samples = len(pairs)
+        self.avg_ts = fmean(speeds)
+        """Tokens per second."""
+        self.stddev_ts = stdev(speeds) if len(speeds) > 1 else 0.0
+        self.speedup, self.speedup_low, self.speedup_high = _interval(ratios if arm.draft_max else [])
+        """Ratio to plain decoding of the same prompt in the same repetition, or of a prompt alone to a session without
+        MTP: the median of all pairs."""
+        self.drafted = stats.drafted
+        self.accepted = stats.accepted
+        self.rounds = stats.rounds
+        self.acceptance_rate = stats.acceptance_rate
+        self.mean_acceptance_length = stats.mean_acceptance_length
+        self.acceptance_per_position = tuple(stats.acceptance_per_position)
+        self.draft_ms = per_round_ms and per_round_ms * stats.draft_s
+        """Per round, like the next three."""
+        self.verify_ms = per_round_ms and per_round_ms * stats.verify_s
+        self.sample_ms = per_round_ms and per_round_ms * stats.sample_s
+        self.python_ms = per_round_ms and per_round_ms * stats.python_s
+        """Everything but passes and sampling."""
+        self.prompt_ts = _prompt_tok_s(pairs.values())
+        """Prompt tokens per second."""
+        self.prompt_ts_without_mtp = _prompt_tok_s(without.values())
+        cost = _interval(costs if arm.draft_max else [])
+        self.mtp_prompt_cost, self.mtp_prompt_cost_low, self.mtp_prompt_cost_high = cost
+        """How much slower prompts are than in a session without MTP, as a share: the median of all pairs."""
+        self.memory_bytes = subject.memory_bytes
+        self.memory_without_mtp_bytes = subject.memory_without_mtp_bytes
 
 
 def rows(results: Results) -> list[Row]:
     """A row for each variant, test, category and arm that has samples; plain decoding comes first."""
     found: list[Row] = []
     for variant, subject in results.subjects.items():
-        common = _of_variant(variant, subject)
         of_variant = [sample for sample in results.samples if sample.variant == variant]
         for test in dict.fromkeys([*results.tests, *(sample.test for sample in of_variant)]):
             part = [sample for sample in of_variant if sample.test == test]
             for category, samples in _by_category(part):
-                found += _rows_of_arms(common, test, category, samples)
+                found += _rows_of_arms(variant, subject, test, category, samples)
     return found
 
 
@@ -126,7 +138,9 @@ def _by_category(samples: Sequence[Sample]) -> Iterator[tuple[str, list[Sample]]
         yield name, [sample for sample in samples if name in (ALL, sample.category)]
 
 
-def _rows_of_arms(common: dict[str, Any], test: Workload, category: str, samples: Sequence[Sample]) -> Iterator[Row]:
+def _rows_of_arms(
+    variant: Variant, subject: Subject, test: Workload, category: str, samples: Sequence[Sample]
+) -> Iterator[Row]:
     arms: dict[Arm, Pairs] = {}
     without = {sample.trial: sample for sample in samples if sample.is_prompt_only}
     for sample in samples:
@@ -136,7 +150,7 @@ def _rows_of_arms(common: dict[str, Any], test: Workload, category: str, samples
     plain_arms = {arm.temperature: pairs for arm, pairs in arms.items() if not arm.draft_max}
     # samples come in rotating order
     for arm, pairs in sorted(arms.items(), key=lambda entry: _order(entry[0])):
-        yield _row(common, test, category, arm, pairs, plain_arms.get(arm.temperature, {}), without)
+        yield Row(variant, subject, test, category, arm, pairs, plain_arms.get(arm.temperature, {}), without)
 
 
 def _order(arm: Arm) -> tuple[float, float, str, float]:
@@ -144,66 +158,14 @@ def _order(arm: Arm) -> tuple[float, float, str, float]:
     return arm.temperature, k, arm.accept, arm.forced_rate or 0.0
 
 
-def _row(
-    common: dict[str, Any], test: Workload, category: str, arm: Arm, pairs: Pairs, plain: Pairs, without: Pairs
-) -> Row:
-    stats = reduce(add, (sample.stats for sample in pairs.values()), Stats())
-    speeds = [tok_s(sample) for sample in pairs.values()]
-    ratios = [tok_s(sample) / tok_s(plain[trial]) for trial, sample in pairs.items() if trial in plain]
-    in_both = [(sample.stats, without[trial].stats) for trial, sample in pairs.items() if trial in without]
-    costs = [1 - (ours.prompt_tok_s or 0.0) / (plain.prompt_tok_s or 1.0) for ours, plain in in_both]
-    per_round_ms = 1000 / stats.rounds if stats.rounds else None
-    times: dict[str, Any] = {
-        f"{part}_ms": per_round_ms and per_round_ms * getattr(stats, f"{part}_s")
-        for part in ("draft", "verify", "sample", "python")
-    }
-    return Row(
-        **common,
-        test=test.name,
-        **vars(test),
-        category=category,
-        **vars(arm),
-        acceptance=next(iter(pairs.values())).acceptance if arm.draft_max else "plain",
-        is_valid_text=arm.forced_rate is None,
-        n_samples=len(pairs),
-        avg_ts=fmean(speeds),
-        stddev_ts=stdev(speeds) if len(speeds) > 1 else 0.0,
-        **_interval("speedup", ratios if arm.draft_max else []),
-        **{name: getattr(stats, name) for name in _STATS},
-        acceptance_per_position=tuple(stats.acceptance_per_position),
-        **times,
-        prompt_ts=_prompt_tok_s(pairs.values()),
-        prompt_ts_without_mtp=_prompt_tok_s(without.values()),
-        **_interval("mtp_prompt_cost", costs if arm.draft_max else []),
-    )
-
-
-def _interval(name: str, ratios: Sequence[float]) -> dict[str, Any]:
-    """The fields of a ratio; None where there are no pairs."""
-    values = median_ratio(ratios) if ratios else (None,) * 3
-    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+def _interval(ratios: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """The median of all pairs and its interval; None where there are no pairs."""
+    return median_ratio(ratios) if ratios else (None, None, None)
 
 
 def _prompt_tok_s(samples: Iterable[Sample]) -> float | None:
     known = [sample.stats.prompt_tok_s for sample in samples if sample.stats.prompt_tok_s]
     return fmean(known) if known else None
-
-
-def _of_variant(variant: Variant, subject: Subject) -> dict[str, Any]:
-    """The fields that all rows of a variant have in common."""
-    return {
-        "pin": version_text(),
-        "cpu_info": cpu(),
-        "gpu_info": ", ".join(gpus()) if variant.model.n_gpu_layers else "",
-        "backends": backend(variant.model.n_gpu_layers),
-        "model_filename": subject.info.path.name,
-        "model_type": " ".join(filter(None, (subject.info.architecture, subject.info.quantization))),
-        "model_size": subject.info.size_bytes,
-        "model_n_params": subject.info.n_parameters,
-        "model_sha256": subject.sha256,
-        **{name: value for name, value in vars(subject).items() if name not in ("info", "sha256")},
-        **settings_of(variant),
-    }
 
 
 def settings_of(variant: Variant) -> dict[str, Any]:
