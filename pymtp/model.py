@@ -7,9 +7,9 @@ import os
 import secrets
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pymtp import embedded, hub
@@ -105,7 +105,9 @@ class Model:
         """Bytes of its caches, and of what passes compute in; an estimate."""
         self.room_note: str | None = plan.note
         """One line for people: what does not fit, or None."""
-        self._free: weakref.finalize[..., Any] = weakref.finalize(self, weights.close)
+        self._parts = ExitStack()  # what is closed with the model, the last part first
+        self._parts.callback(weights.close)
+        self._free = weakref.finalize(self, self._parts.close)
         if choice.n_draft_max > 0 and not weights.goes_back:
             choice = without_rollback(self.info, self.params.drafting)
         elif choice.uses_heads and (obstacle := weights.draft_obstacle):
@@ -150,19 +152,19 @@ class Model:
         self._adaptive = drafter if isinstance(drafter, AdaptiveDrafter) else None
         policy = self._adaptive.policy if self._adaptive else None
         self._hints = self._hints_for(target) if policy and draft_max == "auto" else None
-        keep_hints = None
+        for part in (self.vocabulary, self.projector, session):
+            if part:
+                self._parts.callback(part.close)
         if policy and self._hints:
             self._hints.give_to(policy)
-            keep_hints = partial(self._hints.keep, policy)
+            self._parts.callback(self._hints.keep, policy)
         lora = Adapters(session, weights.adapters)
         follows = session.n_heads and choice.follows_texts(self.info, self.params.drafting)
         is_whole = self.params.model.split_mode in ("none", "layer")  # else single rows cannot be written
         vocab = TextVocab(session, self._output_matrices()) if follows and is_whole else None
         self._scheduler = Scheduler(session, drafter, policy=policy, earlier=earlier, adapters=lora, vocab=vocab)
         self._loop = EngineLoop(self._scheduler)
-        self._free.detach()
-        parts = session, weights, self.vocabulary, self.projector
-        self._free = weakref.finalize(self, _free, self._loop, keep_hints, *parts)
+        self._parts.callback(self._loop.close)
 
     def _hints_for(self, target: LoadTarget) -> DraftHints | None:
         """Where what is learned of drafting is kept; how long the context may be makes no difference to it."""
@@ -406,21 +408,3 @@ def _open_session(weights: Weights, params: Params, choice: DraftChoice) -> Sess
         mtp_context="target" if params.drafting.mtp_context == "target" else "chained",
         model_id=fingerprint(weights.info.shards, params.model.override_kv),
     )
-
-
-def _free(
-    loop: EngineLoop,
-    keep_hints: Callable[[], None] | None,
-    session: Session,
-    weights: Weights,
-    vocabulary: Vocabulary,
-    projector: Projector | None,
-) -> None:
-    loop.close()
-    if keep_hints:
-        keep_hints()
-    session.close()
-    if projector:
-        projector.close()
-    vocabulary.close()
-    weights.close()
