@@ -25,14 +25,17 @@ def demand(
     ties: bool = False,
     cache: int = CACHE,
     n_ctx: int = 1024,
+    moe_cache_bytes: int = 0,
 ) -> Demand:
+    """What a model needs that is not there."""
     numbers = range(n_layer + n_heads)
     tensors = {"token_embd.weight": EMBEDDING, **{f"blk.{i}.attn_q.weight": LAYER for i in numbers}}
     if experts:
         tensors |= {f"blk.{i}.ffn_up_exps.weight": EXPERT for i in numbers}
     if not ties:
         tensors["output.weight"] = OUTPUT
-    memory = MemoryEstimate(
+    memory, found = MemoryEstimate.__new__(MemoryEstimate), Demand.__new__(Demand)
+    vars(memory).update(
         n_ctx=n_ctx,
         kv_bytes=cache * n_layer,
         heads_kv_bytes=cache * n_heads,
@@ -40,7 +43,17 @@ def demand(
         compute_bytes=COMPUTE,
         layer_bytes=(cache,) * (n_layer + n_heads),
     )
-    return Demand(n_layer, n_layer + n_heads, tensors, memory, kept_bytes=KEPT, assistant_bytes=0)
+    vars(found).update(
+        n_layer=n_layer,
+        n_layer_all=n_layer + n_heads,
+        tensors=tensors,
+        context=memory,
+        kept_bytes=KEPT,
+        assistant_bytes=0,
+        moe_cache_bytes=moe_cache_bytes,
+        has_cache_on_host=False,
+    )
+    return found
 
 
 def devices(*free: int | None, remote: bool = False) -> list[Spot]:
@@ -211,7 +224,7 @@ def test_prompts_copy_weights_of_the_host_to_the_first_gpu() -> None:
 
 
 def test_devices_share_a_cache_of_experts() -> None:
-    of = replace(demand(experts=True), moe_cache_bytes=500)
+    of = demand(experts=True, moe_cache_bytes=500)
     first, second, host = placed(replace(PARAMS, cpu_moe=True), of, devices(10**6, 10**6))
     assert (first.compute_bytes, second.compute_bytes, host.compute_bytes) == (COMPUTE + 250, COMPUTE + 250 + KEPT, 0)
 

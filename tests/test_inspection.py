@@ -17,7 +17,7 @@ from pymtp.errors import ModelError
 from pymtp.gguf.facts import model_facts
 from pymtp.heads import extract_heads
 from pymtp.inspection import Inspection
-from pymtp.placement.demand import estimate_memory
+from pymtp.placement.demand import MemoryEstimate
 from random_gguf import blocks, write_qwen35
 from random_gguf.generic import write_trunk
 from random_gguf.side_files import split_heads
@@ -179,7 +179,7 @@ def check_memory(path: Path, found: Inspection, capfd: pytest.CaptureFixture[str
         compute_bytes = model.session.compute_bytes
     sizes = re.findall(r"(?:KV|RS|DSV4 \w+ state) buffer size = +([\d.]+) MiB", capfd.readouterr().err)
     allocated = sum(map(float, sizes)) * 2**20
-    memory = estimate_memory(found.info, ContextParams(), N_CTX, DRAFT_MAX if found.heads else 0)
+    memory = MemoryEstimate(found.info, ContextParams(), N_CTX, DRAFT_MAX if found.heads else 0)
     cached = memory.kv_bytes + memory.heads_kv_bytes + memory.state_bytes
     assert 0.9 < cached / allocated < 1.5
     assert 0.6 < memory.compute_bytes / compute_bytes < 1.5

@@ -5,7 +5,6 @@ the user's parameters; no device, and not what goes where.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 
 from pymtp.drafting import text_vocab
@@ -28,46 +27,80 @@ INPUTS = ("token_embd", "token_types", "position_embd", "per_layer_token_embd")
 """How the names of tensors outside of layers begin that are not with the output."""
 
 
-@dataclass(frozen=True)
 class MemoryEstimate:
     """Bytes of a context, on all devices together. Weights not included."""
 
-    n_ctx: int
-    kv_bytes: int
-    """The trunk's cache."""
-    heads_kv_bytes: int
-    """What the MTP heads add to it, or store in their own cache."""
-    state_bytes: int
-    """Recurrent states, including those that rollback restores."""
-    compute_bytes: int
-    """Intermediate results of one ubatch; a rough figure."""
-    layer_bytes: tuple[int, ...]
-    """What each layer stores of all sequences, those of the heads last."""
+    def __init__(self, info: GgufInfo, context: ContextParams, n_ctx: int, draft_max: int) -> None:
+        """Of `n_ctx` tokens for each sequence. `draft_max` 0 loads no heads."""
+        # heads in a file of their own say how they attend; the rest of that metadata is the model's
+        model = info.model_file if info.has_assistant else info.draft_file or info.model_file
+        names, n_seq_max = tensors_by_layer(info.tensors.values()), context.n_seq_max
+        n_cells = padded((n_ctx if context.n_cells == 0 else context.n_cells) or n_ctx * n_seq_max, _CELL_BLOCK)
+        n_ubatch = max(context.n_ubatch, (draft_max + 2) * n_seq_max if draft_max else n_seq_max)
+        n_shown = model.count("attention.sliding_window") * n_seq_max + n_ubatch
+        n_window = n_cells if context.invariant else min(n_cells, padded(n_shown, _CELL_BLOCK))
+        trunk, heads = (
+            [_stored(model, number, names.get(number, {}), context, n_cells, n_window) for number in numbers]
+            for numbers in (range(model.n_layer), model.head_layers if draft_max else ())
+        )
+        states = [n_seq_max * (1 + draft_max) * state_bytes for _, state_bytes, _ in trunk]  # one a verified row
+        kv, heads_kv = ([cache_bytes for cache_bytes, _, _ in layers] for layers in (trunk, heads))
+        n_scores = max((n for _, _, n in trunk), default=0)
+        if context.flash_attn == "off":
+            n_scores += max(model.numbers("attention.head_count"), default=0) * n_cells
+        n_masked = n_cells + (n_window if model.count("attention.sliding_window") else 0)
+        row_bytes = _F16_BYTES * n_masked + _F32_BYTES * (n_scores + _row_elements(model))
+        self.n_ctx = n_ctx
+        self.kv_bytes = sum(kv)
+        """The trunk's cache."""
+        self.heads_kv_bytes = sum(heads_kv)
+        """What the MTP heads add to it, or store in their own cache."""
+        self.state_bytes = sum(states)
+        """Recurrent states, including those that rollback restores."""
+        self.compute_bytes = min(n_ubatch, n_cells) * row_bytes
+        self.compute_bytes += _F32_BYTES * model.n_vocab * n_seq_max * (draft_max + 1)
+        """Intermediate results of one ubatch; a rough figure."""
+        self.layer_bytes = (*map(sum, zip(kv, states, strict=True)), *heads_kv)
+        """What each layer stores of all sequences, those of the heads last."""
 
     @property
     def total_bytes(self) -> int:
         return self.kv_bytes + self.heads_kv_bytes + self.state_bytes + self.compute_bytes
 
 
-@dataclass(frozen=True)
 class Demand:
     """What a model needs, in bytes."""
 
-    n_layer: int
-    """Layers of the trunk; those of the heads come after them."""
-    n_layer_all: int
-    tensors: dict[str, int]
-    """Bytes of the tensors, by their names in the file."""
-    context: MemoryEstimate
-    """Each device that computes prompts needs what this says for it."""
-    kept_bytes: int
-    """What passes take besides, and what drafts multiply with instead of the output."""
-    assistant_bytes: int
-    """Weights of a model that drafts in the place of heads."""
-    moe_cache_bytes: int = 0
-    """A cache of experts, on all devices together."""
-    has_cache_on_host: bool = False
-    """Whether the caches of all layers are there, wherever the layers are."""
+    def __init__(self, info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | None = None) -> None:
+        """`n_ctx`: of another context than that of `params`."""
+        context, drafting = params.context, params.drafting
+        n_ctx = context_size(context.n_ctx, info.n_ctx_train, context.n_ctx_max) if n_ctx is None else n_ctx
+        has_states = any(name.endswith(_STATE_TENSORS) for name in info.tensors)
+        draft_max = choice.n_draft_of_session(drafting, context.n_seq_max, has_states=has_states)
+        self.n_layer = info.n_layer
+        """Layers of the trunk; those of the heads come after them."""
+        self.n_layer_all = info.n_layer_all
+        self.tensors = {
+            name: tensor.size_bytes
+            for name, tensor in info.tensors.items()
+            if choice.uses_heads or (layer_of(name) or 0) < info.n_layer
+        }
+        """Bytes of the tensors, by their names in the file."""
+        self.context = MemoryEstimate(info, context, n_ctx, draft_max if choice.uses_heads else 0)
+        """Each device that computes prompts needs what this says for it."""
+        self.kept_bytes = _KEPT_BYTES
+        """What passes take besides, and what drafts multiply with instead of the output."""
+        if info.n_draft_vocab or not isinstance(drafting.draft_vocab, str):
+            self.kept_bytes += self.tensors.get("output.weight") or self.tensors.get("token_embd.weight", 0)
+        elif choice.follows_texts(info, drafting):
+            self.kept_bytes += text_vocab.kept_bytes(info)
+        assistant = info.draft_file.tensors.values() if info.draft_file and info.has_assistant else ()
+        self.assistant_bytes = sum(tensor.size_bytes for tensor in assistant)
+        """Weights of a model that drafts in the place of heads."""
+        self.moe_cache_bytes = context.moe_cache_mib << 20
+        """A cache of experts, on all devices together."""
+        self.has_cache_on_host = not context.offload_kqv
+        """Whether the caches of all layers are there, wherever the layers are."""
 
     @property
     def has_output(self) -> bool:
@@ -80,65 +113,6 @@ class Demand:
         if layer is None:
             return None if name.startswith(INPUTS) else self.n_layer_all
         return min(layer, self.n_layer_all)
-
-
-def demand(info: GgufInfo, params: Params, choice: DraftChoice, n_ctx: int | None = None) -> Demand:
-    """What a model needs of its devices, with another context than that of `params` if `n_ctx` is given."""
-    context, drafting = params.context, params.drafting
-    n_ctx = context_size(context.n_ctx, info.n_ctx_train, context.n_ctx_max) if n_ctx is None else n_ctx
-    has_states = any(name.endswith(_STATE_TENSORS) for name in info.tensors)
-    draft_max = choice.n_draft_of_session(drafting, context.n_seq_max, has_states=has_states)
-    memory = estimate_memory(info, context, n_ctx, draft_max if choice.uses_heads else 0)
-    tensors = {
-        name: tensor.size_bytes
-        for name, tensor in info.tensors.items()
-        if choice.uses_heads or (layer_of(name) or 0) < info.n_layer
-    }
-    kept_bytes = _KEPT_BYTES
-    if info.n_draft_vocab or not isinstance(drafting.draft_vocab, str):
-        kept_bytes += tensors.get("output.weight") or tensors.get("token_embd.weight", 0)
-    elif choice.follows_texts(info, drafting):
-        kept_bytes += text_vocab.kept_bytes(info)
-    assistant = info.draft_file.tensors.values() if info.draft_file and info.has_assistant else ()
-    return Demand(
-        info.n_layer,
-        info.n_layer_all,
-        tensors,
-        memory,
-        kept_bytes,
-        sum(tensor.size_bytes for tensor in assistant),
-        context.moe_cache_mib << 20,
-        not context.offload_kqv,
-    )
-
-
-def estimate_memory(info: GgufInfo, context: ContextParams, n_ctx: int, draft_max: int) -> MemoryEstimate:
-    """The memory of a context of `n_ctx` tokens for each sequence. `draft_max` 0 loads no heads."""
-    # heads in a file of their own say how they attend; the rest of that metadata is the model's
-    model = info.model_file if info.has_assistant else info.draft_file or info.model_file
-    names, n_seq_max = tensors_by_layer(info.tensors.values()), context.n_seq_max
-    n_cells = padded((n_ctx if context.n_cells == 0 else context.n_cells) or n_ctx * n_seq_max, _CELL_BLOCK)
-    n_ubatch = max(context.n_ubatch, (draft_max + 2) * n_seq_max if draft_max else n_seq_max)
-    n_shown = model.count("attention.sliding_window") * n_seq_max + n_ubatch
-    n_window = n_cells if context.invariant else min(n_cells, padded(n_shown, _CELL_BLOCK))
-    trunk, heads = (
-        [_stored(model, number, names.get(number, {}), context, n_cells, n_window) for number in numbers]
-        for numbers in (range(model.n_layer), model.head_layers if draft_max else ())
-    )
-    states = [n_seq_max * (1 + draft_max) * state_bytes for _, state_bytes, _ in trunk]  # one a row of a verify pass
-    kv, heads_kv = ([cache_bytes for cache_bytes, _, _ in layers] for layers in (trunk, heads))
-    n_scores = max((n for _, _, n in trunk), default=0)
-    n_scores += max(model.numbers("attention.head_count"), default=0) * n_cells if context.flash_attn == "off" else 0
-    n_masked = n_cells + (n_window if model.count("attention.sliding_window") else 0)
-    row_bytes = _F16_BYTES * n_masked + _F32_BYTES * (n_scores + _row_elements(model))
-    return MemoryEstimate(
-        n_ctx=n_ctx,
-        kv_bytes=sum(kv),
-        heads_kv_bytes=sum(heads_kv),
-        state_bytes=sum(states),
-        compute_bytes=min(n_ubatch, n_cells) * row_bytes + _F32_BYTES * model.n_vocab * n_seq_max * (draft_max + 1),
-        layer_bytes=(*map(sum, zip(kv, states, strict=True)), *heads_kv),
-    )
 
 
 def _stored(

@@ -12,7 +12,7 @@ from pymtp.errors import InvalidParameter
 from pymtp.gguf.facts import GgufInfo, context_size
 from pymtp.gguf.model_file import read_model
 from pymtp.options import Params
-from pymtp.placement.demand import MemoryEstimate, demand
+from pymtp.placement.demand import Demand, MemoryEstimate
 from pymtp.placement.devices import host_free_bytes
 from pymtp.placement.fit import fit, fit_context, is_open
 from pymtp.placement.places import Place
@@ -51,7 +51,7 @@ def plan(path: StrPath, params: Params) -> MemoryPlan:
 
 def plan_memory(info: GgufInfo, params: Params, choice: DraftChoice, target: LoadTarget) -> MemoryPlan:
     """Where a model goes of which the files have been read, on the devices of `target`."""
-    demand_of = partial(demand, info, params, choice)
+    demand_of = partial(Demand, info, params, choice)
     context, model, n_ctx = params.context, params.model, None
     may_shrink = context.n_ctx is None and not context.n_cells  # nobody asked for a size
     if target.spots and is_open(model):
@@ -62,7 +62,7 @@ def plan_memory(info: GgufInfo, params: Params, choice: DraftChoice, target: Loa
     needed = demand_of(n_ctx)
     places, memory = tuple(target.places(model, needed)), needed.context
     if places:
-        memory = replace(memory, compute_bytes=sum(place.compute_bytes for place in places))
+        memory.compute_bytes = sum(place.compute_bytes for place in places)
     context = context if n_ctx is None else replace(context, n_ctx=n_ctx)
     planned = params._replace(model=model, context=context)
     return MemoryPlan(planned, places, memory, _note(params, planned, info.n_layer_all))

@@ -20,7 +20,7 @@ from pymtp.gguf.facts import find_draft_model, model_facts
 from pymtp.gguf.header import MAGIC
 from pymtp.inspection import Inspection
 from pymtp.options import Params
-from pymtp.placement.demand import demand
+from pymtp.placement.demand import Demand
 from pymtp.placement.fit import fit
 from pymtp.placement.places import Spot, places
 from pymtp.placement.plan import MemoryPlan, plan
@@ -156,7 +156,7 @@ class Headers(Fuzzer):
         params = Params(ModelParams(device=()), ContextParams(n_threads=1), DraftParams())
         try:
             info, choice = choose_drafter(self._path, params.drafting)
-            of = partial(demand, info, params, choice)
+            of = partial(Demand, info, params, choice)
             fit(ModelParams(), of, _SMALL, lambda tried, need: places(tried, (), need, _SMALL, _HOST), may_shrink=True)
             return plan(self._path, params)
         except PymtpError:
