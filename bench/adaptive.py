@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from pymtp import GenerationParams, Model, SamplingParams, Stats, version_text
 from pymtp.acceptance.forced import Forced, Scripted
-from pymtp.benchmark.prompts import Text, read_answers, read_texts, tokenized
+from pymtp.benchmark.prompts import Text, read_texts, tokenized
 from pymtp.benchmark.rows import median_ratio
 
 PENALTIES = SamplingParams(temperature=1, dry_multiplier=0.8, repeat_penalty=1.1)
@@ -39,7 +39,7 @@ class Played(NamedTuple):
 
 def main() -> None:
     options = parse()
-    texts = (read_answers if options.answers else read_texts)(options.prompts)[: options.first]
+    texts = read_texts(options.prompts, with_answers=options.answers)[: options.first]
     with ExitStack() as stack:
 
         def load(**more: Any) -> Model:

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from pymtp.benchmark import Experiment, Results, Variant, measure, rows
 from pymtp.benchmark.experiment import Workload, make_arms
 from pymtp.benchmark.measure import Step
-from pymtp.benchmark.prompts import BUILT_IN, read_answers, read_texts
+from pymtp.benchmark.prompts import BUILT_IN, read_texts
 from pymtp.benchmark.report import write
 from pymtp.embedded import model_path
 from pymtp.errors import require
@@ -67,7 +67,7 @@ def _texts(own: Values) -> Any:
     if own.answers and (own.prompts or own.synthetic):
         raise typer.BadParameter("--answers has prompts of its own: leave out --prompts and --synthetic")
     if own.answers:
-        return read_answers(own.answers)
+        return read_texts(own.answers, with_answers=True)
     return read_texts(own.prompts) if own.prompts else BUILT_IN
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from pymtp.benchmark import Row, Variant, measure, rows, tables
 from pymtp.benchmark.experiment import Arm, Experiment, Results, Sample, Subject, Trial, Workload, make_arms, trials
-from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_answers, read_texts, synthetic
+from pymtp.benchmark.prompts import BUILT_IN, Prompt, Text, prefix_for, prompts_for, read_texts, synthetic
 from pymtp.benchmark.report import write
 from pymtp.benchmark.rows import median_ratio
 from pymtp.benchmark.tables import narrow
@@ -131,11 +131,11 @@ def test_pairs_are_read_from_a_pipe_too(tmp_path: Path) -> None:
     lines = '{"category": "x", "prompt": "y", "answer": "z"}\n\n{"category": "x", "prompt": "y"}\n'
     writer = threading.Thread(target=path.write_text, args=(lines.splitlines()[0],))
     writer.start()
-    assert [pair.answer for pair in read_answers(path)] == ["z"]
+    assert [pair.answer for pair in read_texts(path, with_answers=True)] == ["z"]
     writer.join()
     (tmp_path / "file").write_text(lines)
     with pytest.raises(PymtpError, match="file, line 3 has no answer; add"):
-        read_answers(tmp_path / "file")
+        read_texts(tmp_path / "file", with_answers=True)
 
 
 # --- statistics ---

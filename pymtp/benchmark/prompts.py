@@ -57,30 +57,17 @@ BUILT_IN = tuple(Text(category, messages=({"role": "user", "content": text},)) f
 """One of each kind of text; acceptance differs between them."""
 
 
-def read_texts(path: Path) -> list[Text]:
+def read_texts(path: Path, *, with_answers: bool = False) -> list[Text]:
     """The prompts in a file, {"category": ..., "prompt": ...} or {"category": ..., "messages": [...]} on each line.
 
-    Raises PymtpError.
+    `with_answers`: each line has an "answer" as well, which is left out else. Raises PymtpError.
     """
-    return [replace(text, answer="") for text in _read(path)]
-
-
-def read_answers(path: Path) -> list[Text]:
-    """The pairs in a file, {"category": ..., "prompt" or "messages": ..., "answer": ...} on each line.
-
-    Raises PymtpError.
-    """
-    return _read(path, need_answers=True)
-
-
-def _read(path: Path, *, need_answers: bool = False) -> list[Text]:
-    """The texts in a file, which is read once: it may be a pipe."""
     with explained(f"read the prompts in {path}", "check the path"):
-        lines = read_text(path).splitlines()
-    found = [_text(line, f"{path}, line {n}", need_answers) for n, line in enumerate(lines, 1) if line.strip()]
+        lines = read_text(path).splitlines()  # once: it may be a pipe
+    found = [_text(line, f"{path}, line {n}", with_answers) for n, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise PymtpError(f"{path} is empty; write {_FORM} on each line")
-    return found
+    return found if with_answers else [replace(text, answer="") for text in found]
 
 
 def _text(line: str, place: str, needs_answer: bool) -> Text:

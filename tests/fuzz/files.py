@@ -6,11 +6,12 @@ import json
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pymtp import PymtpError
-from pymtp.benchmark.prompts import read_answers, read_texts
+from pymtp.benchmark.prompts import read_texts
 from pymtp.engine import snapshot
 
 from .fuzzer import Fuzzer, damaged, damaged_json, damaged_text
@@ -36,7 +37,7 @@ class Files(Fuzzer):
         self._readers: dict[str, tuple[Callable[[Path], Any], list[Any]]] = {
             "chat": (lambda path: chats.is_chat(path), [_CHAT]),
             "prompts": (read_texts, [_PROMPT, _MESSAGES]),
-            "answers": (read_answers, [_PROMPT, _MESSAGES]),
+            "answers": (partial(read_texts, with_answers=True), [_PROMPT, _MESSAGES]),
             "state": (lambda path: snapshot.unpack(snapshot.read(path), engine="e", model="m"), [{"engine": "e"}]),
         }
 
