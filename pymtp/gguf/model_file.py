@@ -78,40 +78,37 @@ class ModelFile:
         self.n_layer = self.number("block_count") - self.n_heads_declared
         self._check_numbers()
         self.n_vocab = self.length("tokenizer.ggml.tokens")
+        self.n_loops = self.count("num_loops", default=1)
+        """How often a pass goes through the layers of the target, each time with K/V of its own."""
+        self.n_layers_read = self.length(f"{self.architecture}.target_layers")
+        """Layers of another model from whose hidden states this one drafts, as EAGLE-3 and DFlash do; else 0."""
+        self.is_trained = TRAINED_FOR in self.metadata
+        """Whether the head is in pymtp's own form, which drafts for any architecture."""
+        has_target = self.n_layer > 0 and any(name.startswith("blk.0.") for name in self.tensors)
+        self.is_heads_alone = self.n_heads_declared > 0 and not has_target
+        """Whether the layers of the target are in another file."""
+        tokens = self.tensors.get(DRAFT_TOKENS)
+        self.n_draft_vocab = tokens.n_elements if tokens else None
+        """Tokens that these heads draft, if their output matrices have rows for a part of the vocabulary only."""
         # the heads of every family combine token embedding and hidden state with an eh_proj matrix
+        layers = range(self.n_layer, self.n_layer + self.n_heads_declared)
+        self.head_layers = [layer for layer in layers if f"blk.{layer}.nextn.eh_proj.weight" in self.tensors]
+        """The layers that are heads and whose tensors are in the file."""
         self.n_heads = len(self.head_layers)
+        self.is_assistant = self.architecture.endswith("-assistant")
+        """Whether this is a small model that drafts for another and reads its cache, as Gemma-4's assistants do."""
         if self.is_assistant:  # all its layers together count as one head
             self.n_heads_declared = min(1, self.n_heads_declared)
             self.n_heads = int("nextn.pre_projection.weight" in self.tensors)
+        self.head_prefixes = tuple(f"blk.{self.n_layer + i}." for i in range(self.n_heads_declared))
 
     def __fspath__(self) -> str:
         return str(self.path)
-
-    @property
-    def head_layers(self) -> list[int]:
-        """The layers that are heads and whose tensors are in the file."""
-        layers = range(self.n_layer, self.n_layer + self.n_heads_declared)
-        return [layer for layer in layers if f"blk.{layer}.nextn.eh_proj.weight" in self.tensors]
-
-    @property
-    def head_prefixes(self) -> tuple[str, ...]:
-        return tuple(f"blk.{self.n_layer + i}." for i in range(self.n_heads_declared))
-
-    @property
-    def n_draft_vocab(self) -> int | None:
-        """Tokens that these heads draft, if their output matrices have rows for a part of the vocabulary only."""
-        tokens = self.tensors.get(DRAFT_TOKENS)
-        return tokens.n_elements if tokens else None
 
     def is_output(self, name: str) -> bool:
         """Whether a tensor is an output matrix that the heads may use: the model's, or a head's own."""
         own = (f"{prefix}nextn.shared_head_head.weight" for prefix in self.head_prefixes)
         return name in ("output.weight", *own)
-
-    @property
-    def is_trained(self) -> bool:
-        """Whether the head is in pymtp's own form, which drafts for any architecture."""
-        return TRAINED_FOR in self.metadata
 
     @property
     def trunk_id(self) -> str:
@@ -123,28 +120,6 @@ class ModelFile:
                     file.seek(tensor.offset)
                     digest.update(tensor.name.encode() + file.read(tensor.size_bytes))
         return digest.hexdigest()[:16]
-
-    @property
-    def is_heads_alone(self) -> bool:
-        """Whether the layers of the target are in another file."""
-        has_target = self.n_layer > 0 and any(name.startswith("blk.0.") for name in self.tensors)
-        return self.n_heads_declared > 0 and not has_target
-
-    @property
-    def is_assistant(self) -> bool:
-        """Whether this is a small model that drafts for another and reads its cache, as Gemma-4's assistants do."""
-        return self.architecture.endswith("-assistant")
-
-    @property
-    def n_layers_read(self) -> int:
-        """Layers of another model from whose hidden states this one drafts, as EAGLE-3 and DFlash do; else 0."""
-        layers = self.value("target_layers")
-        return layers.length if isinstance(layers, ArrayLength) else 0
-
-    @property
-    def n_loops(self) -> int:
-        """How often a pass goes through the layers of the target, each time with K/V of its own."""
-        return self.count("num_loops", default=1)
 
     def text(self, key: str) -> str | None:
         value = self.metadata.get(key)
