@@ -32,6 +32,20 @@ class Vocabulary:
         self._handles: list[Any] | None = handles
         self.size: int = lib.llama_vocab_n_tokens(self.native)
         self.chat_template = chat_template
+        self.bos: int = lib.llama_vocab_bos(self.native)
+        """The id of the token that begins a text; -1 if there is none."""
+        self.bos_text = self._text(self.bos)
+        """The token that begins a text; empty if there is none."""
+        self.eos_text = self._text(lib.llama_vocab_eos(self.native))
+        """The token that ends a text; empty if there is none."""
+        self.begins_with_bos: bool = lib.llama_vocab_get_add_bos(self.native)
+        """Whether a text begins with a token of its own."""
+        parts = ("pre", "suf", "mid", "rep", "sep")
+        self.infill = InfillTokens(*(getattr(lib, f"llama_vocab_fim_{part}")(self.native) for part in parts))
+        n = ffi.new("int32_t *")
+        suppressed = lib.llama_vocab_get_suppress_tokens(self.native, n)
+        self.suppressed: list[int] = ffi.unpack(suppressed, n[0]) if n[0] else []
+        """Tokens that must never be sampled, according to the model."""
         self.end_of_generation = frozenset(filter(partial(lib.llama_vocab_is_eog, self.native), range(self.size)))
         self.piece = lru_cache(maxsize=None)(partial(self._bytes, special=False))
         """The bytes that a token adds to the text; special tokens add none."""
@@ -44,41 +58,9 @@ class Vocabulary:
         return self._opened()[0]
 
     @property
-    def bos_text(self) -> str:
-        """The token that begins a text; empty if there is none."""
-        return self._text(lib.llama_vocab_bos(self.native))
-
-    @property
-    def eos_text(self) -> str:
-        """The token that ends a text; empty if there is none."""
-        return self._text(lib.llama_vocab_eos(self.native))
-
-    @property
-    def begins_with_bos(self) -> bool:
-        """Whether a text begins with a token of its own."""
-        return bool(lib.llama_vocab_get_add_bos(self.native))
-
-    @property
-    def bos(self) -> int:
-        """The id of the token that begins a text; -1 if there is none."""
-        return int(lib.llama_vocab_bos(self.native))
-
-    @property
-    def infill(self) -> InfillTokens:
-        parts = ("pre", "suf", "mid", "rep", "sep")
-        return InfillTokens(*(getattr(lib, f"llama_vocab_fim_{part}")(self.native) for part in parts))
-
-    @property
     def native_model(self) -> Any:
         """The handle of its model, for pymtp's own library. Raises Closed after `close`."""
         return self._opened()[1]
-
-    @property
-    def suppressed(self) -> list[int]:
-        """Tokens that must never be sampled, according to the model."""
-        n = ffi.new("int32_t *")
-        tokens = lib.llama_vocab_get_suppress_tokens(self.native, n)
-        return ffi.unpack(tokens, n[0]) if n[0] else []
 
     def close(self) -> None:
         """Let go of the model; calls of other threads that are under way keep it until they return."""
@@ -141,4 +123,4 @@ class Vocabulary:
 
     def _text(self, token: int) -> str:
         native = self.native  # keeps the model, whose text this is
-        return "" if token < 0 else text_of(lib.llama_vocab_get_text(native, token))
+        return text_of(lib.llama_vocab_get_text(native, token)) if 0 <= token < self.size else ""
