@@ -68,7 +68,6 @@ def _as_json(found: Inspection, plan: MemoryPlan | None) -> str:
     facts = {
         **{name: value for name, value in vars(found.info).items() if name not in ("model_file", "draft_file")},
         **{name: value for name, value in vars(found).items() if name != "info"},
-        "draft_cost": found.draft_cost,
         "memory": memory and {**vars(memory), "total_bytes": memory.total_bytes},
         "devices": [_place_facts(place, found.info.n_layer) for place in plan.places] if plan else [],
         "room_note": plan and plan.note,

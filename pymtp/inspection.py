@@ -51,11 +51,8 @@ class Inspection:
         """What the rows of the heads read by default: see Model."""
         self.trunk_pass_bytes = pass_bytes or 0
         self.side_files = tuple(_side_file(path, model) for path in side_files_of(model))
-
-    @property
-    def draft_cost(self) -> float | None:
+        self.draft_cost = draft_cost(self.heads, self.trunk_pass_bytes)
         """Weights that a draft pass reads, as a share of those of a trunk pass; the mean of the heads."""
-        return draft_cost(self.heads, self.trunk_pass_bytes)
 
 
 def _obstacle(info: GgufInfo, has_trunk: bool) -> str:

@@ -49,6 +49,8 @@ class Weights:
         self.assistant: object | None = None
         try:
             self.model = _load(info, target, planned or params, on_load, load_mtp=with_heads or needs_heads)
+            self.goes_back: bool = lib.pymtp_model_goes_back(model_pointer(self.model))
+            """Whether rounds can go back over rejected drafts: llama.cpp has no snapshots of some recurrent states."""
             self.adapters: tuple[LoraAdapter, ...] = load_adapters(self.model, params, adapters)
             if with_heads and info.has_assistant and info.draft_file:
                 assistant, here = file_facts(info.draft_file), params
@@ -65,11 +67,6 @@ class Weights:
         """Why llama.cpp cannot run the MTP heads, or the assistant; None if it can."""
         obstacle = lib.pymtp_draft_obstacle(model_pointer(self.model), model_pointer(self.assistant))
         return text_of(obstacle) if obstacle else None
-
-    @property
-    def goes_back(self) -> bool:
-        """Whether rounds can go back over rejected drafts: llama.cpp has no snapshots of some recurrent states."""
-        return bool(lib.pymtp_model_goes_back(model_pointer(self.model)))
 
     @property
     def has_recurrent_states(self) -> bool:

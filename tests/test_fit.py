@@ -47,6 +47,7 @@ def demand(
         n_layer=n_layer,
         n_layer_all=n_layer + n_heads,
         tensors=tensors,
+        has_output=not ties,
         context=memory,
         kept_bytes=KEPT,
         assistant_bytes=0,

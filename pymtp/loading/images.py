@@ -100,14 +100,8 @@ class ImagePrompt(list[int]):
     def __init__(self, tokens: Sequence[int], images: Sequence[PlacedImage]) -> None:
         super().__init__(tokens)
         self.images = tuple(images)
-
-    @property
-    def n_rows(self) -> int:
-        return sum(image.n_rows for image in self.images)
-
-    @property
-    def n_cells(self) -> int:
-        return len(self) + n_more_cells(self.images)
+        self.n_rows = sum(image.n_rows for image in images)
+        self.n_cells = len(tokens) + n_more_cells(images)
 
 
 class Projector:

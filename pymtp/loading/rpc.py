@@ -16,14 +16,10 @@ class RpcLink:
     def __init__(self, endpoint: str) -> None:
         """`endpoint`: host:port. Raises RemoteError if no server of this build answers there."""
         self._link = made("rpc", lib.pymtp_rpc_connect, endpoint.encode(errors="replace"))
-
-    @property
-    def devices(self) -> list[Any]:
+        self.devices: list[Any] = []
         """llama.cpp's handles of the server's devices."""
-        found: list[Any] = []
-        while (device := lib.pymtp_rpc_device(self._link, len(found))) != ffi.NULL:
-            found.append(device)
-        return found
+        while (device := lib.pymtp_rpc_device(self._link, len(self.devices))) != ffi.NULL:
+            self.devices.append(device)
 
     def close(self) -> None:
         """Hand the server back, unless something is loaded there."""

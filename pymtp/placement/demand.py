@@ -86,6 +86,8 @@ class Demand:
             if choice.uses_heads or (layer_of(name) or 0) < info.n_layer
         }
         """Bytes of the tensors, by their names in the file."""
+        self.has_output = "output.weight" in self.tensors
+        """Whether there is an output matrix; else it is the token embedding, of which a device gets a copy."""
         self.context = MemoryEstimate(info, context, n_ctx, draft_max if choice.uses_heads else 0)
         """Each device that computes prompts needs what this says for it."""
         self.kept_bytes = _KEPT_BYTES
@@ -101,11 +103,6 @@ class Demand:
         """A cache of experts, on all devices together."""
         self.has_cache_on_host = not context.offload_kqv
         """Whether the caches of all layers are there, wherever the layers are."""
-
-    @property
-    def has_output(self) -> bool:
-        """Whether there is an output matrix; else it is the token embedding, of which a device gets a copy."""
-        return "output.weight" in self.tensors
 
     def layer_of(self, name: str) -> int | None:
         """The layer that a tensor is placed with; n_layer_all: the output, None: none, it is an input."""

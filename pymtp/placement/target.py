@@ -38,6 +38,8 @@ class LoadTarget:
         """The devices that take layers."""
         found = devices.describe(devices.host_device())
         self._host = Spot(found.name, found.description, None, lib.ggml_backend_cpu_buffer_type())
+        self.descriptions = *(spot.description for spot in self.spots), self._host.description
+        """What computes: the devices that take layers, and the host."""
 
     def _check(self, params: ModelParams) -> None:
         n, mode, architecture = len(self.devices), params.split_mode, self._info.architecture
@@ -51,11 +53,6 @@ class LoadTarget:
             ("split_mode", mode == "tensor" and architecture in _UNSPLIT, f"{by_layers} for {architecture} models"),
         ):
             require(not is_wrong, name, allowed, getattr(params, name))
-
-    @property
-    def descriptions(self) -> tuple[str, ...]:
-        """What computes: the devices that take layers, and the host."""
-        return *(spot.description for spot in self.spots), self._host.description
 
     def places(self, params: ModelParams, demand: Demand) -> list[Place]:
         """What goes to each device, the host last; [] where devices get parts of tensors."""

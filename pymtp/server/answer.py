@@ -28,6 +28,8 @@ class LiveAnswer:
         """The tokens so far, with the one that ended the text."""
         self.asked = asked
         """How it is to be given, among what else was asked for."""
+        self.includes_usage = bool(asked.stream_options and asked.stream_options.include_usage)
+        """Whether a stream ends with the tokens of the request."""
         self.asked_at = time.monotonic()
         self.new_tokens: Sequence[int] = ()
         """Tokens of the latest piece."""
@@ -93,11 +95,6 @@ class LiveAnswer:
     @property
     def text(self) -> str:
         return self.generation.text
-
-    @property
-    def includes_usage(self) -> bool:
-        """Whether a stream ends with the tokens of the request."""
-        return bool(self.asked.stream_options and self.asked.stream_options.include_usage)
 
     @property
     def is_complete(self) -> bool:
