@@ -30,6 +30,8 @@ from .flags import Values
 from .output import Output
 from .text import block, harmless, in_units, printable, size_text
 
+_NOT_SHOWN = {"model_file", "draft_file", "shards", "tensors"}
+"""What of a file's facts the JSON leaves out: whole headers."""
 _UNITS = {"billion": 10**9, "million": 10**6, "thousand": 10**3}
 
 
@@ -53,7 +55,7 @@ def _inspected(path: str | None, own: Values) -> str:
     found = Inspection(file)
     warn_beyond_training(own.n_ctx, found.info.n_ctx_train)
     plan = None
-    if found.has_trunk and not found.info.is_assistant:
+    if found.has_trunk and not file.is_assistant:
         params = params_of(own)
         try:
             plan = plan_for(file, params)
@@ -66,7 +68,7 @@ def _inspected(path: str | None, own: Values) -> str:
 def _as_json(found: Inspection, plan: MemoryPlan | None) -> str:
     memory = plan and plan.memory
     facts = {
-        **{name: value for name, value in vars(found.info).items() if name not in ("model_file", "draft_file")},
+        **{name: value for name, value in vars(found.info).items() if name not in _NOT_SHOWN},
         **{name: value for name, value in vars(found).items() if name != "info"},
         "memory": memory and {**vars(memory), "total_bytes": memory.total_bytes},
         "devices": [_place_facts(place, found.info.n_layer) for place in plan.places] if plan else [],
@@ -89,7 +91,7 @@ def _as_text(found: Inspection, plan: MemoryPlan | None, draft_model: str | None
 def _model_rows(found: Inspection) -> list[tuple[str, str]]:
     info = found.info
     types = ", ".join(f"{name} {size_text(size)}" for name, size in found.tensor_types.items())
-    alone = "is an assistant" if info.is_assistant else "holds only the MTP heads"
+    alone = "is an assistant" if info.model_file.is_assistant else "holds only the MTP heads"
     n_parameters = in_units(info.n_parameters, _UNITS) or str(info.n_parameters)
     experts = f"{found.n_experts}, {found.n_experts_used} per token"
     return [

@@ -56,7 +56,7 @@ class Inspection:
 
 
 def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
-    if info.is_assistant:
+    if info.model_file.is_assistant:
         return "an assistant: it drafts for another model, whose cache it reads"
     if n_layers := info.model_file.n_layers_read:
         return f"it drafts from hidden states of {n_layers} layers of another model, which pymtp does not do"

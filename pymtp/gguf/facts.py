@@ -7,7 +7,6 @@ pinned llama.cpp. The loader decides: see loader.py.
 """
 
 from pymtp.errors import ModelError
-from pymtp.gguf.header import Shard, TensorInfo
 from pymtp.gguf.model_file import DRAFT_TOKENS, ModelFile, read_model
 from pymtp.gguf.side_files import mismatch, side_files_of
 from pymtp.gguf.types import FILE_TYPES, SAMPLING_PREFIX
@@ -33,9 +32,17 @@ class GgufInfo:
         self.draft_model = heads.path if heads else None
         self.has_assistant = heads is not None and heads.is_assistant
         """Whether the draft model is an assistant: a small model that drafts for this one, whose cache it reads."""
-        named, parts = self.tensors, model.shards if self.has_assistant else self.shards
-        tensors = [*named.values(), *(heads.tensors.values() if heads and self.has_assistant else [])]
-        self.files = tuple(shard.path for shard in parts)
+        self.shards = [*(heads.shards if heads else []), *model.shards]
+        """All files, an assistant's too, in the order of `files`."""
+        of_heads = heads.tensors if heads and not self.has_assistant else {}  # they repeat tensors of the model
+        if heads and heads.n_draft_vocab is not None:  # the loader leaves out their outputs, which are not the model's
+            of_heads = {
+                name: each for name, each in of_heads.items() if name != DRAFT_TOKENS and not heads.is_output(name)
+            }
+        self.tensors = {**of_heads, **model.tensors}
+        """What is loaded: tensors of the model, and those that heads in a file of their own add; no assistant's."""
+        tensors = [*self.tensors.values(), *(heads.tensors.values() if heads and self.has_assistant else [])]
+        self.files = tuple(shard.path for shard in (model.shards if self.has_assistant else self.shards))
         """The model's files in the loader's order: metadata comes from the first; a tensor that is in several comes
         from the last. Without an assistant's, which is loaded separately."""
         self.architecture = model.architecture
@@ -53,10 +60,10 @@ class GgufInfo:
         """MTP heads whose tensors are in the file. Some converters keep the key and drop the tensors."""
         self.n_draft_vocab = heads.n_draft_vocab if heads else None
         """Tokens that heads in a file of their own draft, if they are trimmed to a part of the vocabulary."""
-        embedding = named.get("token_embd.weight")
+        embedding = self.tensors.get("token_embd.weight")
         self.embedding_type = embedding.type_id if embedding else None
         """The ggml_type of the token embedding; None if there is none."""
-        self.ties_embedding = "output.weight" not in named
+        self.ties_embedding = "output.weight" not in self.tensors
         """Whether the token embedding is the output matrix as well."""
         self.n_tensors = len(tensors)
         self.n_parameters = sum(tensor.n_elements for tensor in tensors)
@@ -66,27 +73,6 @@ class GgufInfo:
             key.removeprefix(SAMPLING_PREFIX): v for key, v in model.metadata.items() if key.startswith(SAMPLING_PREFIX)
         }
         """What the file recommends for sampling: `general.sampling.*`, by the part of the key after that."""
-
-    @property
-    def shards(self) -> list[Shard]:
-        """All files, an assistant's too, in the order of `files`."""
-        return [*(self.draft_file.shards if self.draft_file else []), *self.model_file.shards]
-
-    @property
-    def tensors(self) -> dict[str, TensorInfo]:
-        """What is loaded: tensors of the model, and those that heads in a file of their own add; no assistant's."""
-        heads = None if self.has_assistant else self.draft_file
-        of_heads = heads.tensors if heads else {}  # they repeat tensors of the model
-        if heads and heads.n_draft_vocab is not None:  # the loader leaves out their outputs, which are not the model's
-            of_heads = {
-                name: each for name, each in of_heads.items() if name != DRAFT_TOKENS and not heads.is_output(name)
-            }
-        return {**of_heads, **self.model_file.tensors}
-
-    @property
-    def is_assistant(self) -> bool:
-        """Whether the file is itself an assistant; only with `file_facts`."""
-        return self.model_file.is_assistant
 
     @property
     def has_heads(self) -> bool:

@@ -139,7 +139,7 @@ class Headers(Fuzzer):
             found = Inspection(self._path)
         except PymtpError:
             return "refused"
-        planned = self._plan() if found.has_trunk and not found.info.is_assistant else None
+        planned = self._plan() if found.has_trunk and not found.info.model_file.is_assistant else None
         for show in self._show:
             show(found, planned).encode(errors="replace")
         if zlib.crc32(case) % 8:  # the same reader again
