@@ -7,15 +7,14 @@ and its header is read before it is loaded.
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import typer
 
 import pymtp
 from pymtp.embedded import model_path
-from pymtp.gguf.facts import GgufInfo, model_facts
+from pymtp.gguf.facts import model_facts
 from pymtp.gguf.model_file import read_model
-from pymtp.options import Params
 
 from .asked import asked_of, params_of
 from .flags import Values
@@ -42,38 +41,30 @@ def named_model(own: Values) -> str | None:
     return own.model_file or first
 
 
-class Found(NamedTuple):
-    """A model that is not loaded yet, and what is asked of it."""
+class Found:
+    """A model that is not loaded yet, and what is asked of it; it is downloaded if need be."""
 
-    path: str | None
-    """None: the embedded one."""
-    info: GgufInfo
-    params: "pymtp.GenerationParams"
-    setup: Params
-    """How it is loaded and run."""
+    def __init__(self, own: Values, path: str | None, **others: Any) -> None:
+        """Of the flags of a command. `others`: fields of GenerationParams.
 
-    @property
-    def has_chat_template(self) -> bool:
+        Raises InvalidParameter, CommandError and ModelError.
+        """
+        asked = asked_of(own, **others)
+        self.setup = params_of(own)
+        """How it is loaded and run."""
+        self.path = find_model(path, own.hf, offline=own.offline)
+        """None: the embedded one."""
+        # takes milliseconds; a bad file shows at once
+        file = read_model(self.path or model_path(), dict(self.setup.model.override_kv))
+        self.info = model_facts(file, self.setup.drafting.draft_model if self.path else None)
+        self.params = asked(self.info.sampling)
+        self.has_chat_template = (self.setup.model.chat_template or self.info.chat_template) is not None
         """Whether there is one, of the model or in its place."""
-        return (self.setup.model.chat_template or self.info.chat_template) is not None
 
     def warn_beyond_training(self) -> None:
         """See below; positions that are scaled by hand reach as far as that makes them."""
         context = self.setup.context
         warn_beyond_training(context.n_ctx, int(self.info.n_ctx_train / (context.rope_freq_scale or 1)))
-
-
-def find(own: Values, path: str | None, **others: Any) -> Found:
-    """The model that the flags of a command name, downloaded if need be. `others`: fields of GenerationParams.
-
-    Raises InvalidParameter, CommandError and ModelError.
-    """
-    asked, setup = asked_of(own, **others), params_of(own)
-    path = find_model(path, own.hf, offline=own.offline)
-    # takes milliseconds; a bad file shows at once
-    file = read_model(path or model_path(), dict(setup.model.override_kv))
-    info = model_facts(file, setup.drafting.draft_model if path else None)
-    return Found(path, info, asked(info.sampling), setup)
 
 
 def find_model(path: str | None, hf_repo: str | None, *, offline: bool, headers_in: Path | None = None) -> str | None:

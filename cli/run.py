@@ -14,7 +14,7 @@ from pymtp.loading.images import split_at_markers
 
 from .answer import Writer, parts_of
 from .asked import chat_of
-from .context import TOY, find, load, note_embedded, prepare_library
+from .context import TOY, Found, load, note_embedded, prepare_library
 from .flags import Values
 from .interrupt import Interrupt, end_at_next
 from .output import CommandError, Output, print_note, print_stderr, shows_color
@@ -29,7 +29,7 @@ def run(own: Values) -> None:
     path, argument = split_positionals(own.model_file or own.hf, own.prompt_text, own.first, own.second)
     _check(own, chat_params)
     prepare_library(own)
-    found = find(own, own.model_file if own.hf else path)
+    found = Found(own, own.model_file if own.hf else path)
     if own.system and not found.has_chat_template:
         raise CommandError(f"{found.path} has no chat template, which a system prompt needs; leave out -sys")
     text = read_prompt(argument, own.prompt_file)

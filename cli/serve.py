@@ -18,7 +18,7 @@ from pymtp.server.run import serve as run_server
 from pymtp.server.settings import ServerSettings
 
 from .asked import chat_of, given_for, text_of
-from .context import find, note_embedded, note_room, prepare_library
+from .context import Found, note_embedded, note_room, prepare_library
 from .flags import Values
 from .output import CommandError, print_note
 
@@ -35,7 +35,7 @@ def serve(own: Values) -> None:
         raise InvalidParameter("slot_save_path", f"a folder that exists, not {own.slot_save_path}")
     path = own.model_file if own.hf else own.model_file or own.model
     # the budget of the thinking is for chats alone
-    found = find(own, path, reasoning_budget=-1)
+    found = Found(own, path, reasoning_budget=-1)
     if found.params.forced:
         print_note("acceptance is forced: the texts are not valid output of the model")
     model, context, drafting = found.setup
@@ -55,7 +55,8 @@ def serve(own: Values) -> None:
         }
     )
     note_embedded(found.path)
-    found._replace(setup=Params(model, context, drafting)).warn_beyond_training()
+    found.setup = Params(model, context, drafting)
+    found.warn_beyond_training()
     prepare_library(own)
 
     def load() -> pymtp.Model:

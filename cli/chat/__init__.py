@@ -11,7 +11,7 @@ from pymtp.errors import explained
 from pymtp.text.files import read_text_record
 
 from ..asked import chat_of
-from ..context import find, load, named_model, note_embedded, prepare_library
+from ..context import Found, load, named_model, note_embedded, prepare_library
 from ..flags import Values
 from ..interrupt import end_at_next
 from ..output import CommandError, Output, print_note
@@ -31,7 +31,7 @@ def chat(own: Values) -> None:
     has_first = own.prompt_text is not None or own.prompt_file is not None
     first = read_prompt(own.prompt_text, own.prompt_file) if has_first else None
     prepare_library(own)
-    found = find(own, path)
+    found = Found(own, path)
     if not found.has_chat_template:
         raise CommandError(f"{found.path} has no chat template; use it without one: pymtp run {found.path} --raw")
     note_embedded(found.path)
