@@ -906,4 +906,4 @@ def test_all_paths_begin_with_the_prefix() -> None:
 def test_kept_prompts_leave_half_of_the_memory() -> None:
     with running(lambda: Model(n_ctx=64, n_threads=1), ServerSettings(cache_bytes=1 << 60)) as client:
         cache = client.app.state.served.model._scheduler.admission.slots.cache
-        assert 0 < cache._n_bytes_max < 0.8 * host_free_bytes()
+        assert 0 < cache.n_bytes_max < 0.8 * host_free_bytes()

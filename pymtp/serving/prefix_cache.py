@@ -126,7 +126,7 @@ class PrefixCache:
     """Saved sequences, of up to `n_bytes_max` in memory; the one that was unused for longest goes first."""
 
     def __init__(self, n_bytes_max: int) -> None:
-        self._n_bytes_max = n_bytes_max
+        self.n_bytes_max = n_bytes_max
         self._saved: list[Saved] = []  # the one that was used last comes last
         self.files: PrefixFiles | None = None
         """Where they outlive the process."""
@@ -140,16 +140,11 @@ class PrefixCache:
             elif each.path and each.path != saved.path:
                 _drop(each.path)
         self._saved = [*kept, saved]
-        self.limit(self._n_bytes_max)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether it keeps anything."""
-        return self._n_bytes_max > 0
+        self.limit(self.n_bytes_max)
 
     def limit(self, n_bytes_max: int) -> None:
         """Keep up to `n_bytes_max` in memory from now on."""
-        self._n_bytes_max = n_bytes_max
+        self.n_bytes_max = n_bytes_max
         n_bytes = sum(each.n_bytes for each in self._saved)
         for each in self._saved:
             if n_bytes <= n_bytes_max:

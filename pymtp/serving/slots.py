@@ -144,8 +144,7 @@ class Slots:
         return self.cache.unwritten() + held
 
     def _save(self, slot: int, kept: Kept) -> None:
-        """Keep in host memory what the slot holds."""
-        if self.cache.is_on and not self.cache.covers(kept):
+        if self.cache.n_bytes_max > 0 and not self.cache.covers(kept):
             self.cache.add(Saved(kept, self._session.save_sequence(slot)))
 
     def _restore(self, slot: int, n: int, data: bytes) -> int:
