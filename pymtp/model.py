@@ -121,19 +121,16 @@ class Model:
         self.vocabulary = Vocabulary(weights.model, self.info.chat_template)
         if self.params.model.chat_template is not None:
             _ = self.chat_template  # what is not Jinja shows at once
-        self.projector = self._load_projector(weights)
+        self.projector: Projector | None = None
         """What turns images into rows of embeddings; None: the model takes no images."""
+        if self.params.model.mmproj is not None:
+            n_threads = threads_of(self.params.context)[0].n_threads
+            self.projector = Projector(weights.model, self.vocabulary, self.params.model, n_threads)
         self._start(weights, choice, target)
         self.slots = ModelSlots(self._loop, self._scheduler.admission, self.session)
         """What the cache holds of texts that have ended: saved, restored, emptied. See ModelSlots."""
         self.adapters = ModelAdapters(self._loop, self._scheduler.admission.adapters, weights.adapters)
         """The LoRA adapters that are loaded (`lora`), with the scales of texts that do not ask for others."""
-
-    def _load_projector(self, weights: Weights) -> Projector | None:
-        params = self.params.model
-        if params.mmproj is None:
-            return None
-        return Projector(weights.model, self.vocabulary, params, threads_of(self.params.context)[0].n_threads)
 
     def _start(self, weights: Weights, choice: DraftChoice, target: LoadTarget) -> None:
         session, traits = self.session, choice.drafter.traits
