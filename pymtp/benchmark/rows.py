@@ -127,15 +127,11 @@ def rows(results: Results) -> list[Row]:
         of_variant = [sample for sample in results.samples if sample.variant == variant]
         for test in dict.fromkeys([*results.tests, *(sample.test for sample in of_variant)]):
             part = [sample for sample in of_variant if sample.test == test]
-            for category, samples in _by_category(part):
+            categories = list(dict.fromkeys(sample.category for sample in part))
+            for category in [ALL, *categories] if len(categories) > 1 else categories:
+                samples = [sample for sample in part if category in (ALL, sample.category)]
                 found += _rows_of_arms(variant, subject, test, category, samples)
     return found
-
-
-def _by_category(samples: Sequence[Sample]) -> Iterator[tuple[str, list[Sample]]]:
-    names = list(dict.fromkeys(sample.category for sample in samples))
-    for name in [ALL, *names] if len(names) > 1 else names:
-        yield name, [sample for sample in samples if name in (ALL, sample.category)]
 
 
 def _rows_of_arms(
