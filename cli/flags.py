@@ -112,7 +112,6 @@ _ON_WORDS = {"enabled": "on", "disabled": "off"}
 
 
 def _value(parse: Parser | None, of_typer: Callable[[], Any], value: Any, param: Any, ctx: Any) -> Any:
-    """The value of a parameter for what was given, or for its default."""
     is_list = param.multiple or param.nargs == -1
     if value is None:
         return () if is_list else None

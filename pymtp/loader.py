@@ -117,7 +117,6 @@ def _write(native: Any, params: ModelParams, target: LoadTarget) -> list[object]
 
 
 def _override(pair: tuple[str, int | float | bool | str]) -> dict[str, Any]:
-    """A `llama_model_kv_override`, for cffi."""
     key, value = pair
     kind, field = next(found for of, *found in _OVERRIDES if isinstance(value, of))
     tag = getattr(lib, f"LLAMA_KV_OVERRIDE_TYPE_{kind}")

@@ -109,7 +109,6 @@ def _set(chat: Chat, text: str) -> None:
 
 
 def _parameter(typed: str) -> str:
-    """The parameter of a name, or of the name of its flag."""
     flags = {**parameter_of_flag(), "n": "max_tokens", "n-predict": "max_tokens"}
     name = typed.lstrip("-")
     return flags.get(name) or flags.get(name.replace("_", "-")) or name.replace("-", "_")

@@ -113,7 +113,6 @@ class _Stage:
     """Whether to measure only how long prompts take without MTP."""
 
     def arms(self, test: Workload) -> list[Arm]:
-        """The arms that differ in a test."""
         plain = Arm(0, self.experiment.arms[0].temperature)
         if self.prompts_only:
             return [plain] if test.n_prompt else []

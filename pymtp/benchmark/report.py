@@ -86,7 +86,6 @@ def _markdown(rows: Sequence[Row], notes: Sequence[str]) -> str:
 
 
 def _group(rows: Sequence[Row]) -> list[str]:
-    """The tables of one variant."""
     varied = [column for column in _VARIED if _varies(rows, column[1])]
     overall = in_all(rows)
     first = [_cells(row) for row in overall]

@@ -58,7 +58,6 @@ def output_matrix(info: GgufInfo, head: int) -> "npt.NDArray[np.uint8]":
 
 
 def _mapped(tensor: TensorInfo) -> "npt.NDArray[np.uint8]":
-    """The bytes of a tensor, mapped from its file."""
     import numpy as np
 
     return np.memmap(tensor.path, np.uint8, "r", tensor.offset, (tensor.size_bytes,))

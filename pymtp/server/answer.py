@@ -107,7 +107,6 @@ class LiveAnswer:
             self._end()
 
     def _end(self) -> None:
-        """End the answer, which has taken too long."""
         if not self.generation.is_over:
             self.is_over_time = True
             self.generation.close()

@@ -249,7 +249,6 @@ class ServedModel:
             self._writing = asyncio.create_task(self._write_prompts())
 
     async def _write_prompts(self) -> None:
-        """Have prompts survive the server."""
         model = self._model
         if model and self.settings.cache_dir:
             with suppress(PymtpError):  # the model has failed, or is closed
