@@ -104,10 +104,10 @@ class Passes:
         for each in rounds:
             _add(each.share.sequence.stats, each, result, 1.0)
             _add(self.stats, each, result, each.n_rows / n_rows)
-        if not (self._policy and rounds and self._session.n_draft_max):
+        if not (self._policy and rounds and self._session.n_draft_max) or result.spent.n_builds:
             return
-        if result.spent.n_builds or any(each.share.of_prompt for each in rounds):
-            return  # not what rounds of so many rows cost
+        if any(each.share.of_prompt for each in rounds):
+            return  # not what rounds cost
         n, n_steps = len(rounds), max(each.proposal.n_steps for each in rounds)
         n_computed = n * max(each.n_rows for each in rounds) if self._session.needs_equal_rows else n_rows
         self._policy.costs.observe(n_steps, n_computed, n, result.seconds * 1000)
