@@ -48,36 +48,13 @@ class Row:
         without: Pairs,
     ) -> None:
         """`plain`: what `pairs` are compared with; `without`: their prompts in a session without MTP."""
-        info, model, context, drafting = subject.info, variant.model, variant.context, variant.drafting
         stats = reduce(add, (sample.stats for sample in pairs.values()), Stats())
         speeds = [tok_s(sample) for sample in pairs.values()]
         ratios = [tok_s(sample) / tok_s(plain[trial]) for trial, sample in pairs.items() if trial in plain]
         in_both = [(sample.stats, without[trial].stats) for trial, sample in pairs.items() if trial in without]
         costs = [1 - (ours.prompt_tok_s or 0.0) / (other.prompt_tok_s or 1.0) for ours, other in in_both]
         per_round_ms = 1000 / stats.rounds if stats.rounds else None
-        self.pin = version_text()
-        self.cpu_info = cpu()
-        self.gpu_info = ", ".join(gpus()) if model.n_gpu_layers else ""
-        self.backends = backend(model.n_gpu_layers)
-        self.model_filename = info.path.name
-        self.model_type = " ".join(filter(None, (info.architecture, info.quantization)))
-        self.model_size = info.size_bytes
-        """Bytes."""
-        self.model_n_params = info.n_parameters
-        self.model_sha256 = subject.sha256
-        self.test_time = subject.test_time
-        """When the variant's tests began: UTC, ISO 8601."""
-        self.n_threads = subject.n_threads
-        self.n_gpu_layers = model.n_gpu_layers
-        self.flash_attn = context.flash_attn
-        self.type_k = context.type_k
-        self.type_v = context.type_v
-        self.n_batch = context.n_batch
-        self.n_ubatch = context.n_ubatch
-        self.n_ctx = subject.n_ctx
-        self.n_parallel = context.n_seq_max
-        self.mtp_context = drafting.mtp_context
-        self.draft_vocab = drafting.draft_vocab
+        self._set_what_runs(variant, subject)
         self.test = test.name
         self.n_prompt = test.n_prompt
         self.n_gen = test.n_gen
@@ -118,6 +95,32 @@ class Row:
         """How much slower prompts are than in a session without MTP, as a share: the median of all pairs."""
         self.memory_bytes = subject.memory_bytes
         self.memory_without_mtp_bytes = subject.memory_without_mtp_bytes
+
+    def _set_what_runs(self, variant: Variant, subject: Subject) -> None:
+        info, model, context, drafting = subject.info, variant.model, variant.context, variant.drafting
+        self.pin = version_text()
+        self.cpu_info = cpu()
+        self.gpu_info = ", ".join(gpus()) if model.n_gpu_layers else ""
+        self.backends = backend(model.n_gpu_layers)
+        self.model_filename = info.path.name
+        self.model_type = " ".join(filter(None, (info.architecture, info.quantization)))
+        self.model_size = info.size_bytes
+        """Bytes."""
+        self.model_n_params = info.n_parameters
+        self.model_sha256 = subject.sha256
+        self.test_time = subject.test_time
+        """When the variant's tests began: UTC, ISO 8601."""
+        self.n_threads = subject.n_threads
+        self.n_gpu_layers = model.n_gpu_layers
+        self.flash_attn = context.flash_attn
+        self.type_k = context.type_k
+        self.type_v = context.type_v
+        self.n_batch = context.n_batch
+        self.n_ubatch = context.n_ubatch
+        self.n_ctx = subject.n_ctx
+        self.n_parallel = context.n_seq_max
+        self.mtp_context = drafting.mtp_context
+        self.draft_vocab = drafting.draft_vocab
 
 
 def rows(results: Results) -> list[Row]:
