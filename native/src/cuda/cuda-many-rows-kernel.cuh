@@ -15,11 +15,7 @@
 //
 // Knows device code alone, as the kernel for few rows: whoever includes it has cuda-many-rows-products.cuh, or the same names.
 
-#include "cuda-few-rows-kernel.cuh"
-#include "cuda-many-rows-memory.cuh"
-
-// what scales are multiplied with, so that small ones are no small numbers of half precision
-static constexpr float MANY_ROWS_FACTOR = 64.0f;
+#include "cuda-many-rows-results.cuh"
 
 // 4 bytes of weights as they are packed -> two pairs of halves, times their scale
 template <class T>
@@ -37,52 +33,6 @@ static FEW_ROWS_FUNCTION void many_rows_convert(int word, __half2 scale, __half2
     first                    = many_rows_bits(T::HAS_MIN ? __hfma2(a, scale, min) : __hmul2(a, scale));
     second                   = many_rows_bits(T::HAS_MIN ? __hfma2(b, scale, min) : __hmul2(b, scale));
 }
-
-// A place in the order of all steps: those of a tile, one after the other, then those of the next tile. Tiles of the same
-// matrix rows (with experts: of the same rows of each) follow each other.
-template <bool EXPERTS> struct many_rows_position {
-    int          step;
-    int          x; // matrix rows
-    int          y; // columns; with experts, those of a group
-    int          matrix;
-    int          row_0;
-    int          n_rows;
-    const char * rows;
-
-    FEW_ROWS_FUNCTION void find(const few_rows_product & p) {
-        matrix = few_rows_matrix_at(p, x);
-        row_0  = (x - p.matrices[matrix].first_block) * p.n_block_rows;
-        n_rows = min(p.n_block_rows, p.matrices[matrix].n_rows - row_0);
-        rows   = p.matrices[matrix].data + (EXPERTS ? p.groups[y].expert * p.expert_stride : 0);
-    }
-
-    FEW_ROWS_FUNCTION many_rows_position(const few_rows_product & p, int at, int n_steps, int n_y) {
-        const int tile = at / n_steps;
-        step           = at - tile * n_steps;
-        x              = tile / n_y;
-        y              = tile - x * n_y;
-        find(p);
-    }
-
-    FEW_ROWS_FUNCTION void advance(const few_rows_product & p, int n_steps, int n_y) {
-        if (++step == n_steps) {
-            step               = 0;
-            const bool is_last = ++y == n_y;
-            y                  = is_last ? 0 : y;
-            x += is_last;
-            if (EXPERTS || is_last) {
-                find(p);
-            }
-        }
-    }
-
-    // the warp's i-th row; with a gate the last 8 are the gate's
-    template <bool GATE> FEW_ROWS_FUNCTION const char * row(const few_rows_product & p, int warp, int i) const {
-        const int    row  = GATE ? warp * 8 + i % 8 : warp * MANY_ROWS_ROWS + i;
-        const char * gate = EXPERTS ? p.gate + (rows - p.matrices[0].data) : p.gate;
-        return (GATE && i >= 8 ? gate : rows) + (row_0 + min(row, n_rows - 1)) * p.row_stride;
-    }
-};
 
 // whether all steps begin where whole words are copied from
 template <class T>
@@ -149,7 +99,7 @@ static FEW_ROWS_FUNCTION void many_rows_fetch_columns(const few_rows_product &  
 template <class T, int NT, class F>
 static FEW_ROWS_FUNCTION void many_rows_multiply(const char * const (&rows)[2], bool is_there, const char * columns,
                                                  int lane, float (&sums)[NT][4], F fetch) {
-    constexpr bool is_early = NT <= MANY_ROWS_TILES; // with more tiles, fetching overlaps with the products
+    constexpr bool is_early = NT < MANY_ROWS_TILES; // with more tiles, fetching overlaps with the products
     if (is_early) {
         fetch();
     }
@@ -222,124 +172,6 @@ static FEW_ROWS_FUNCTION void many_rows_multiply(const char * const (&rows)[2], 
     many_rows_wait_products<0>();
 }
 
-// thread blocks that have steps: of experts there may be fewer than the grid was made for
-static FEW_ROWS_FUNCTION int many_rows_blocks(int total) {
-    return min((int) gridDim.x, total);
-}
-
-// the first step of a thread block
-static FEW_ROWS_FUNCTION int many_rows_begin(int total, int block) {
-    const int n = many_rows_blocks(total);
-    return (int) ((int64_t) total * min(block, n) / n);
-}
-
-// Adds the sums that blocks left for a warp, in the order of the blocks. place_of: where a block left them
-template <int NT, class F>
-static FEW_ROWS_FUNCTION void many_rows_add_left(F place_of, int first_block, int last_block, float (&sums)[NT][4]) {
-    for (int block = first_block; block <= last_block; ++block) {
-        const char * from = place_of(block);
-        float4       add[NT];
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < NT; ++i) {
-            add[i] = __ldcg((const float4 *) (from + i * 16 * FEW_ROWS_LANES));
-        }
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < NT; ++i) {
-            sums[i][0] += add[i].x;
-            sums[i][1] += add[i].y;
-            sums[i][2] += add[i].z;
-            sums[i][3] += add[i].w;
-        }
-    }
-}
-
-// Leaves a warp's sums for others. Returns whether the others' are all there: then sums are those of all.
-template <int NT>
-static FEW_ROWS_FUNCTION bool many_rows_add_blocks(const few_rows_product & p, int tile, int n_steps, int total,
-                                                   int warp, int lane, float (&sums)[NT][4]) {
-    constexpr int size     = many_rows_sums_size<NT>();
-    const int     first    = tile * n_steps;
-    const auto    begin_of = [&](int block) {
-        return many_rows_begin(total, block);
-    };
-    const auto block_of = [&](int step) { // the last one that begins at it or before
-        int block = (int) ((int64_t) step * many_rows_blocks(total) / total);
-        while (begin_of(block + 1) <= step) {
-            ++block;
-        }
-        return block;
-    };
-    // a block may leave sums twice, of the tile that it begins with and of the one that it ends with
-    const auto place_of = [&](int block) {
-        const int slot = 2 * block + (begin_of(block) >= first ? 0 : 1);
-        return p.sums + (int64_t) (slot * p.n_warps + warp) * size + lane * 16;
-    };
-    const int  first_block = block_of(first);
-    const int  last_block  = block_of(first + n_steps - 1);
-    unsigned * counter     = p.counters + first_block * p.n_warps + warp;
-    int        n           = 0;
-
-    if (blockIdx.x == first_block) { // the others have begun with their parts: mostly it need not leave its own
-        if (lane == 0) {
-            n = many_rows_counted(counter, last_block - first_block);
-        }
-        if (__shfl_sync(0xffffffff, n, 0) == last_block - first_block) {
-            many_rows_add_left<NT>(place_of, first_block + 1, last_block, sums);
-            return true;
-        }
-    }
-    char * mine = place_of(blockIdx.x);
-    FEW_ROWS_UNROLL
-    for (int i = 0; i < NT; ++i) {
-        *(float4 *) (mine + i * 16 * FEW_ROWS_LANES) = { sums[i][0], sums[i][1], sums[i][2], sums[i][3] };
-    }
-    __syncwarp();
-    if (lane == 0) {
-        n = many_rows_count(counter, last_block - first_block);
-    }
-    if (__shfl_sync(0xffffffff, n, 0) != last_block - first_block) {
-        return false;
-    }
-    FEW_ROWS_UNROLL
-    for (int i = 0; i < NT; ++i) {
-        sums[i][0] = sums[i][1] = sums[i][2] = sums[i][3] = 0.0f;
-    }
-    many_rows_add_left<NT>(place_of, first_block, last_block, sums);
-    return true;
-}
-
-// stores what the product gives, of a warp
-template <int NT, bool GATE, bool EXPERTS>
-static FEW_ROWS_FUNCTION void many_rows_store(const few_rows_product & p, const many_rows_position<EXPERTS> & at,
-                                              int warp, int lane, const float (&sums)[NT][4]) {
-    const few_rows_matrix & matrix    = p.matrices[at.matrix];
-    const int               first     = EXPERTS ? 0 : at.y * NT * 8;
-    const int               n_columns = EXPERTS ? p.groups[at.y].n_columns : p.n_tokens;
-    const float *           factors   = (const float *) (EXPERTS ? p.columns + at.y * p.group_stride : p.columns);
-    FEW_ROWS_UNROLL
-    for (int tile = 0; tile < NT; ++tile) {
-        FEW_ROWS_UNROLL
-        for (int j = 0; j < 2; ++j) {
-            const int n = first + tile * 8 + lane % 4 * 2 + j;
-            if (n >= n_columns) {
-                continue;
-            }
-            const int   column = EXPERTS ? p.group_columns[at.y * NT * 8 + n] : n;
-            const float factor = factors[n] / MANY_ROWS_FACTOR;
-            FEW_ROWS_UNROLL
-            for (int i = 0; i < (GATE ? 1 : 2); ++i) {
-                const int row = warp * (GATE ? 8 : MANY_ROWS_ROWS) + i * 8 + lane / 4;
-                if (row >= at.n_rows) {
-                    continue;
-                }
-                const int64_t result_at = EXPERTS ? few_rows_result_at(p, matrix, column) : column * matrix.dst_stride;
-                matrix.dst[result_at + at.row_0 + row] = few_rows_finish<GATE>(
-                    p, matrix, column, at.row_0 + row, sums[tile][i * 2 + j] * factor, sums[tile][2 + j] * factor);
-            }
-        }
-    }
-}
-
 template <class T, int NT, bool GATE, bool EXPERTS>
 FEW_ROWS_LAUNCH_BOUNDS((many_rows_most_warps<T, NT>() * FEW_ROWS_LANES), 1)
 static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
@@ -351,11 +183,12 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
     if (EXPERTS) { // which are still being computed, unlike weights
         ggml_cuda_pdl_sync();
     }
-    const int n_steps = few_rows_steps(p);
-    const int n_y     = EXPERTS ? *p.n_groups_used : (p.n_tokens + 8 * NT - 1) / (8 * NT);
-    const int total   = p.n_blocks * n_y * n_steps;
-    const int begin   = many_rows_begin(total, blockIdx.x);
-    const int end     = many_rows_begin(total, blockIdx.x + 1);
+    const int              n_steps = few_rows_steps(p);
+    const int              n_y     = EXPERTS ? *p.n_groups_used : (p.n_tokens + 8 * NT - 1) / (8 * NT);
+    const int              total   = p.n_blocks * n_y * n_steps;
+    const many_rows_shares shares(total);
+    const int              begin = shares.begin(blockIdx.x);
+    const int              end   = shares.begin(blockIdx.x + 1);
 
     constexpr int place_size   = few_rows_place_size<T>();
     constexpr int columns_size = many_rows_columns_size<NT>();
@@ -418,7 +251,7 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
 
         if (now.step + 1 == n_steps || at + 1 == end) {
             const bool is_whole = now.step + 1 == n_steps && at + 1 - n_steps >= begin;
-            if (is_whole || many_rows_add_blocks<NT>(p, now.x * n_y + now.y, n_steps, total, warp, lane, sums)) {
+            if (is_whole || many_rows_add_blocks<NT>(p, shares, now.x * n_y + now.y, n_steps, warp, lane, sums)) {
                 many_rows_store<NT, GATE, EXPERTS>(p, now, warp, lane, sums);
             }
             FEW_ROWS_UNROLL

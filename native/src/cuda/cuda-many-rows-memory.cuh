@@ -13,6 +13,9 @@ static constexpr int MANY_ROWS_COUNTERS    = 8192; // as many as thread blocks o
 static constexpr int MANY_ROWS_COLUMNS_MAX = 2048; // of a prompt's pass, too
 static constexpr int MANY_ROWS_INVARIANT   = 512;  // columns at most with GGML_TENSOR_FLAG_INVARIANT
 
+// what scales are multiplied with, so that small ones are no small numbers of half precision
+static constexpr float MANY_ROWS_FACTOR = 64.0f;
+
 // Tiles of columns that a thread block takes at a time: at most 8, or 16 on Hopper for more than 64 columns. Weights are
 // then unpacked half as often, but there are fewer steps to share among the blocks: with fewer than 5 for each, 128 columns
 // took longer (H200, Q4_K, bench/cuda_many_rows.cu).
