@@ -10,6 +10,7 @@ static constexpr int MORE_ROWS_TILES       = 2;                 // of 16 matrix 
 static constexpr int MORE_ROWS_ROWS        = 16 * MORE_ROWS_TILES;
 static constexpr int MORE_ROWS_CHUNK       = 8;                 // times 256 values
 static constexpr int MORE_ROWS_TEAMS_MAX   = 4;
+static constexpr int MORE_ROWS_RESIDENT    = 4;                 // teams that a multiprocessor has at a time
 static constexpr int MORE_ROWS_COLUMNS_MIN = 5;                 // below, the kernel for few rows takes less time
 static constexpr int MORE_ROWS_COLUMNS_MAX = 16;                // of a group; of more rows see many_rows_takes
 
@@ -79,8 +80,8 @@ static size_t more_rows_divide(few_rows_product & p, bool has_gate, const few_ro
 
     const int n_chunks = (few_rows_steps(p) + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
     const int n_blocks = few_rows_place_blocks(p) * p.n_groups;
-    const int n_teams =
-        n_chunks > 1 && 4 * n_blocks < 5 * device.n_multiprocessors ? std::min(MORE_ROWS_TEAMS_MAX, n_chunks) : 1;
+    const int n_teams  = std::max(
+        std::min({ MORE_ROWS_RESIDENT * device.n_multiprocessors / n_blocks, MORE_ROWS_TEAMS_MAX, n_chunks }), 1);
     const size_t team = more_rows_team_size<T, NT>();
     p.n_warps         = MORE_ROWS_TEAM * std::min(n_teams, (int) (device.shared_size / team));
 
