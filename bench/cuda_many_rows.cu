@@ -283,15 +283,16 @@ struct layer_matrix {
     int          n_values;
     int          n_out;
     bool         has_gate;
+    bool         adds; // what the layer has so far
 };
 
 // of the layers' products, in ms
 template <class T> static float measure(const std::vector<char *> & weights, int n_rows, int which, float * dst) {
     static constexpr layer_matrix MATRICES[] = {
-        { "queries, keys and values", 4096, 6144, false },
-        { "out", 4096, 4096, false },
-        { "gate and up", 4096, 12288, true },
-        { "down", 12288, 4096, false },
+        { "queries, keys and values", 4096, 6144, false, false },
+        { "out", 4096, 4096, false, true },
+        { "gate and up", 4096, 12288, true, false },
+        { "down", 12288, 4096, false, true },
     };
     activations  narrow(4096, n_rows);
     activations  wide(12288, n_rows);
@@ -308,6 +309,10 @@ template <class T> static float measure(const std::vector<char *> & weights, int
             if (which < 0 || which == i) {
                 const activations & x = m.n_values == 4096 ? narrow : wide;
                 few_rows_product p = describe(x, at, m.has_gate ? at + size : nullptr, dst, m.n_out, row_size, n_rows);
+                if (m.adds) {
+                    p.matrices[0].bias        = wide.floats;
+                    p.matrices[0].bias_stride = m.n_out;
+                }
                 if (n_rows > 4) {
                     launch_more<T>(p, stream);
                 } else {

@@ -79,8 +79,16 @@ static inline size_t many_rows_shared_size(const few_rows_device & device, int n
     return (device.shared_size + FEW_ROWS_RESERVED) / n_resident - FEW_ROWS_RESERVED - FEW_ROWS_COPY;
 }
 
+// the steps of all tiles, with thread blocks of p.n_warps
+template <int NT> static int many_rows_steps(few_rows_product & p) {
+    p.n_block_rows = p.n_warps * (p.gate ? MANY_ROWS_ROWS / 2 : MANY_ROWS_ROWS);
+    const int n_y  = p.n_groups > 0 ? p.n_groups : (p.n_tokens + 8 * NT - 1) / (8 * NT);
+    return few_rows_place_blocks(p) * n_y * few_rows_steps(p);
+}
+
 // Thread blocks of 8 warps, two of which a multiprocessor has at a time, if shared memory does for that, for as many
-// columns as there may be; else one of 16, or of fewer.
+// columns as there may be; else one of 16, or of fewer. Small matrices have smaller blocks, so that most multiprocessors
+// have one.
 template <class T, int NT>
 static bool many_rows_fit(few_rows_product & p, const few_rows_device & device, int & n_resident) {
     static constexpr int CHOICES[][2] = { { 8, 2 }, { 16, 1 }, { 8, 1 }, { 4, 1 } };
@@ -88,6 +96,9 @@ static bool many_rows_fit(few_rows_product & p, const few_rows_device & device, 
         p.n_warps  = choice[0];
         n_resident = choice[1];
         if (many_rows_shared_size(device, n_resident) / many_rows_slot_size<T, NT>(p.n_warps) >= 2) {
+            while (p.n_warps > 4 && many_rows_steps<NT>(p) / MANY_ROWS_STEPS_MIN < device.n_multiprocessors) {
+                p.n_warps /= 2;
+            }
             return true;
         }
     }
@@ -98,11 +109,9 @@ template <class T, int NT>
 static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_device & device, int n_resident) {
     const int slot_size = many_rows_slot_size<T, NT>(p.n_warps);
     p.n_slots           = std::min((int) (many_rows_shared_size(device, n_resident) / slot_size), MANY_ROWS_SLOTS_MAX);
-    p.n_block_rows      = p.n_warps * (p.gate ? MANY_ROWS_ROWS / 2 : MANY_ROWS_ROWS);
-    const int          n_y = p.n_groups > 0 ? p.n_groups : (p.n_tokens + 8 * NT - 1) / (8 * NT);
     many_rows_division res;
     res.n_tiles     = NT;
-    res.n_steps     = few_rows_place_blocks(p) * n_y * few_rows_steps(p);
+    res.n_steps     = many_rows_steps<NT>(p);
     res.n_blocks    = std::max(1, std::min(res.n_steps / MANY_ROWS_STEPS_MIN, n_resident * device.n_multiprocessors));
     res.shared_size = p.n_slots * slot_size + FEW_ROWS_COPY; // types that begin anywhere are read in whole words
     return res;
