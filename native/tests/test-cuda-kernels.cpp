@@ -453,12 +453,17 @@ static std::vector<uint8_t> in_halves(const product & p, int n_tiles) {
     return res;
 }
 
+static constexpr int FEW_BLOCKS = 2; // multiprocessors of a device for which a few hundred rows are not few
+
 template <class T, int NT, bool GATE, bool EXPERTS>
 static void run_many(few_rows_product & given, const few_rows_device & device) {
     const auto division = many_rows_divide<T>(given, device);
     CHECK_EQUAL(division.n_tiles, NT);
     CHECK(division.shared_size <= device.shared_size);
     CHECK(given.n_warps <= (many_rows_most_warps<T, NT>()));
+    if (device.n_multiprocessors == FEW_BLOCKS && !EXPERTS) { // none is smaller to have more of them
+        CHECK(given.n_warps >= 8 && division.n_blocks > 1);
+    }
     const size_t          n_sums = division.n_blocks * given.n_warps;
     std::vector<float4>   sums(2 * n_sums * many_rows_sums_size<NT>() / sizeof(float4));
     std::vector<unsigned> counters(n_sums);
@@ -513,6 +518,7 @@ template <class K> static void check_many_rows(ggml_type type) {
     static constexpr few_rows_device MIDDLE{ 3, 99 << 10, false };
     static constexpr few_rows_device LARGE{ 8, 227 << 10, false };
     static constexpr few_rows_device HOPPER{ 3, 227 << 10, true };
+    static constexpr few_rows_device FEW{ FEW_BLOCKS, 227 << 10, false };
 
     check_many<T, 2, false>(random_product(type, 256, 5, 9, 0, false, true), SMALL, 1);
     check_many<T, 2, true>(random_product(type, 768, 33, 16, 0, true, true), LARGE, 1);
@@ -520,6 +526,8 @@ template <class K> static void check_many_rows(ggml_type type) {
     check_many<T, 4, false>(random_product(type, 1280, 140, 31, 0, false, false), LARGE, 1);
     check_many<T, 8, true>(random_product(type, 1536, 70, 41, 0, true, false), LARGE, 1);
     check_many<T, 8, false>(random_product(type, 512, 9, 67, 0, false, false), LARGE, 1);
+    check_many<T, 4, false>(random_product(type, 768, 300, 17, 0, false, true), FEW, 1);
+    check_many<T, 8, true>(random_product(type, 768, 140, 33, 0, true, true), FEW, 1);
     check_many<T, 16, false>(random_product(type, 2304, 33, 131, 0, false, true), HOPPER, 1);
     check_many_experts<T, 4, true>(random_product(type, 768, 70, 41, 3, true, false), LARGE);
     check_many_experts<T, 2, false>(random_product(type, 512, 33, 19, 5, false, false), SMALL);

@@ -4,14 +4,14 @@
 //
 // A warp takes 16 matrix rows, 8 with a gate and as many of that, and NT tiles of 8 columns. Weights arrive in shared
 // memory as they are; a lane unpacks, of two rows, a quarter of 256 values right into the registers that tensor cores
-// take, as halves. Thread blocks go through the steps of all tiles in turn, each through as many as the others; where the
-// steps of a tile are of several blocks, the last one that has its sums adds all, in the order of the steps.
+// take, as halves. Thread blocks share the steps of all tiles evenly; where the steps of a tile are of several blocks,
+// the last one that has its sums adds all, in the order of the steps.
 //
 // With experts, a tile's columns are those that have the same one.
 //
-// Sums are floats. For up to 64 columns, where shared memory is enough for 8 tiles, the order in which they are added
-// depends on the matrix alone: a column's results do not depend, bit for bit, on the columns next to it, nor on how many
-// they are.
+// Sums are floats. Without experts, for up to 64 columns and where shared memory is enough for 8 tiles, the order in
+// which they are added depends on the matrices and the device alone: a column's results do not depend, bit for bit, on
+// the columns next to it, nor on how many they are.
 //
 // Knows device code alone, as the kernel for few rows: whoever includes it has cuda-many-rows-products.cuh, or the same names.
 

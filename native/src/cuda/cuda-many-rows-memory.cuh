@@ -1,7 +1,8 @@
 #pragma once
 
 // How activations are laid out for products of many rows, how such a product is divided among thread blocks, and what a
-// thread block has in shared memory. Knows sizes; no weights. For what computes it see cuda-many-rows-kernel.cuh.
+// thread block has in shared memory. Knows sizes, and of weights their factor alone. For what computes it see
+// cuda-many-rows-kernel.cuh.
 
 #include "cuda-few-rows-product.cuh"
 
@@ -70,7 +71,7 @@ static inline size_t many_rows_size(int64_t n_values, int64_t n_columns) {
 struct many_rows_division {
     int    n_tiles;  // of columns that a thread block takes at a time; 0: there is too little shared memory
     int    n_steps;  // of all tiles
-    int    n_blocks; // thread blocks, of which each goes through as many steps as the others
+    int    n_blocks; // thread blocks, which share the steps evenly
     size_t shared_size;
 };
 
@@ -79,16 +80,16 @@ static inline size_t many_rows_shared_size(const few_rows_device & device, int n
     return (device.shared_size + FEW_ROWS_RESERVED) / n_resident - FEW_ROWS_RESERVED - FEW_ROWS_COPY;
 }
 
-// the steps of all tiles, with thread blocks of p.n_warps
-template <int NT> static int many_rows_steps(few_rows_product & p) {
+// Gives the matrices their thread blocks, of p.n_warps; returns the steps of all tiles.
+template <int NT> static int many_rows_place(few_rows_product & p) {
     p.n_block_rows = p.n_warps * (p.gate ? MANY_ROWS_ROWS / 2 : MANY_ROWS_ROWS);
     const int n_y  = p.n_groups > 0 ? p.n_groups : (p.n_tokens + 8 * NT - 1) / (8 * NT);
     return few_rows_place_blocks(p) * n_y * few_rows_steps(p);
 }
 
 // Thread blocks of 8 warps, two of which a multiprocessor has at a time, if shared memory does for that, for as many
-// columns as there may be; else one of 16, or of fewer. Small matrices have smaller blocks, so that most multiprocessors
-// have one.
+// columns as there may be; else one of 16, or of fewer. Small matrices have smaller blocks, down to 4 warps, as long as
+// there are not enough for all multiprocessors.
 template <class T, int NT>
 static bool many_rows_fit(few_rows_product & p, const few_rows_device & device, int & n_resident) {
     static constexpr int CHOICES[][2] = { { 8, 2 }, { 16, 1 }, { 8, 1 }, { 4, 1 } };
@@ -96,7 +97,7 @@ static bool many_rows_fit(few_rows_product & p, const few_rows_device & device, 
         p.n_warps  = choice[0];
         n_resident = choice[1];
         if (many_rows_shared_size(device, n_resident) / many_rows_slot_size<T, NT>(p.n_warps) >= 2) {
-            while (p.n_warps > 4 && many_rows_steps<NT>(p) / MANY_ROWS_STEPS_MIN < device.n_multiprocessors) {
+            while (p.n_warps > 4 && many_rows_place<NT>(p) / MANY_ROWS_STEPS_MIN < device.n_multiprocessors) {
                 p.n_warps /= 2;
             }
             return true;
@@ -111,7 +112,7 @@ static many_rows_division many_rows_divide(few_rows_product & p, const few_rows_
     p.n_slots           = std::min((int) (many_rows_shared_size(device, n_resident) / slot_size), MANY_ROWS_SLOTS_MAX);
     many_rows_division res;
     res.n_tiles     = NT;
-    res.n_steps     = many_rows_steps<NT>(p);
+    res.n_steps     = many_rows_place<NT>(p);
     res.n_blocks    = std::max(1, std::min(res.n_steps / MANY_ROWS_STEPS_MIN, n_resident * device.n_multiprocessors));
     res.shared_size = p.n_slots * slot_size + FEW_ROWS_COPY; // types that begin anywhere are read in whole words
     return res;

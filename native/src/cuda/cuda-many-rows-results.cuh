@@ -2,8 +2,11 @@
 
 // What a product of many rows gives: the sums of several thread blocks added up, then stored, with biases or a gate.
 //
-// Values are read in batches, and before any result of theirs is stored. A load stays behind a store that might change what
-// it reads: one by one, 32 of them took longer than the product itself (H200, 64 rows, the attention's output).
+// Values are read in batches, and before any result of theirs is stored. A load stays behind a store that might change
+// what it reads: one by one, 32 of them took longer than the product itself (H200, 64 rows, the attention's output).
+// Nothing is left to contract: how results are rounded does not depend on how many tiles there are.
+//
+// Whoever includes it has cuda-many-rows-products.cuh, or the same names.
 
 #include "cuda-many-rows-steps.cuh"
 
@@ -11,7 +14,7 @@
 // place_of: where a block left them
 template <int NT, class F>
 static FEW_ROWS_FUNCTION void many_rows_add_left(F place_of, int first_block, int last_block, float (&sums)[NT][4]) {
-    constexpr int n_together = NT < MANY_ROWS_TILES ? MANY_ROWS_TILES * 2 / NT : NT == MANY_ROWS_TILES ? 2 : 1;
+    constexpr int n_together = 2 * MANY_ROWS_TILES / NT;
     for (int block = first_block; block <= last_block; block += n_together) {
         float4 add[n_together][NT];
         FEW_ROWS_UNROLL
@@ -46,7 +49,7 @@ static FEW_ROWS_FUNCTION bool many_rows_add_blocks(const few_rows_product & p, c
     const int  last_block    = shares.block_of(first + n_steps - 1);
     // a block may leave sums twice, of the tile that it begins with and of the one that it ends with: the first of a
     // tile's blocks has it at its end, unless it begins with it
-    const int  slot_of_first = shares.begin(first_block) >= first ? 0 : 1;
+    const int  slot_of_first = shares.begin(first_block) == first ? 0 : 1;
     const auto place_of      = [&](int block) {
         const int slot = 2 * block + (block == first_block ? slot_of_first : 0);
         return p.sums + (int64_t) (slot * p.n_warps + warp) * size + lane * 16;
@@ -58,7 +61,9 @@ static FEW_ROWS_FUNCTION bool many_rows_add_blocks(const few_rows_product & p, c
         if (lane == 0) {
             n = many_rows_counted(counter, last_block - first_block);
         }
-        if (__shfl_sync(0xffffffff, n, 0) == last_block - first_block) {
+        n = __shfl_sync(0xffffffff, n, 0);
+        __syncwarp(); // all see what the first lane has
+        if (n == last_block - first_block) {
             many_rows_add_left<NT>(place_of, first_block + 1, last_block, sums);
             return true;
         }
@@ -72,7 +77,9 @@ static FEW_ROWS_FUNCTION bool many_rows_add_blocks(const few_rows_product & p, c
     if (lane == 0) {
         n = many_rows_count(counter, last_block - first_block);
     }
-    if (__shfl_sync(0xffffffff, n, 0) != last_block - first_block) {
+    n = __shfl_sync(0xffffffff, n, 0);
+    __syncwarp();
+    if (n != last_block - first_block) {
         return false;
     }
     FEW_ROWS_UNROLL
@@ -85,7 +92,7 @@ static FEW_ROWS_FUNCTION bool many_rows_add_blocks(const few_rows_product & p, c
 
 static constexpr int MANY_ROWS_TOGETHER = 4; // tiles whose values are read at a time
 
-// Adds a bias to two rows of a lane, or to one: to the BEGIN-th to END-th sums of each of N tiles.
+// Adds a bias to the sums of N tiles: of each to those from BEGIN on, below END. Two are of one row, two of another.
 template <int BEGIN, int END, int N, class F>
 static FEW_ROWS_FUNCTION void many_rows_add_bias(const float * bias, int64_t stride, F column_of, const int (&rows)[2],
                                                  float (*sums)[4]) {
@@ -97,7 +104,7 @@ static FEW_ROWS_FUNCTION void many_rows_add_bias(const float * bias, int64_t str
     }
     FEW_ROWS_UNROLL
     for (int i = 0; i < N * n_each; ++i) {
-        sums[i / n_each][BEGIN + i % n_each] += add[i];
+        sums[i / n_each][BEGIN + i % n_each] = __fadd_rn(sums[i / n_each][BEGIN + i % n_each], add[i]);
     }
 }
 
@@ -114,19 +121,21 @@ static FEW_ROWS_FUNCTION void many_rows_store(const few_rows_product & p, const 
     const int               rows[2]    = { at.row_0 + min(row, at.n_rows - 1), at.row_0 + min(row + 8, at.n_rows - 1) };
     FEW_ROWS_UNROLL
     for (int tile = 0; tile < NT; tile += n_together) {
-        const int  first     = ((EXPERTS ? 0 : at.y * NT) + tile) * 8 + lane % 4 * 2;
-        const auto column_of = [&](int tile, int j) {
-            const int n = min(first + tile * 8 + j, n_columns - 1);
-            return EXPERTS ? p.group_columns[at.y * NT * 8 + n] : n;
+        const int  first = ((EXPERTS ? 0 : at.y * NT) + tile) * 8 + lane % 4 * 2;
+        const auto n_of  = [&](int at_tile, int j) {
+            return min(first + at_tile * 8 + j, n_columns - 1);
+        };
+        const auto column_of = [&](int at_tile, int j) {
+            return EXPERTS ? p.group_columns[at.y * NT * 8 + n_of(at_tile, j)] : n_of(at_tile, j);
         };
         float by[2 * n_together];
         FEW_ROWS_UNROLL
         for (int i = 0; i < 2 * n_together; ++i) {
-            by[i] = factors[min(first + i / 2 * 8 + i % 2, n_columns - 1)] / MANY_ROWS_FACTOR;
+            by[i] = factors[n_of(i / 2, i % 2)] / MANY_ROWS_FACTOR;
         }
         FEW_ROWS_UNROLL
         for (int i = 0; i < 4 * n_together; ++i) {
-            sums[tile + i / 4][i % 4] *= by[i / 4 * 2 + i % 2];
+            sums[tile + i / 4][i % 4] = __fmul_rn(sums[tile + i / 4][i % 4], by[i / 4 * 2 + i % 2]);
         }
         if (matrix.bias) {
             many_rows_add_bias<0, n_results, n_together>(matrix.bias, matrix.bias_stride, column_of, rows, sums + tile);

@@ -1,13 +1,13 @@
 #pragma once
 
-// Which steps of a product of many rows a thread block has, and where each of them is. A step is 256 values of a tile, which
-// is a thread block's matrix rows and columns; with experts, a tile's columns are those that have the same one.
+// Which steps of a product of many rows a thread block has, and where each of them is. A step is 256 values of a tile:
+// a thread block's matrix rows and columns; with experts, a tile's columns are those that have the same one.
 
 #include "cuda-few-rows-kernel.cuh"
 #include "cuda-many-rows-memory.cuh"
 
-// The steps of all tiles, shared out to thread blocks: each has as many, the first ones one more. Of experts there may be
-// fewer than the grid was made for: then some have none.
+// The steps of all tiles, shared out to thread blocks: each has as many, the first ones one more. With experts there
+// may be fewer steps than the grid was made for: then some blocks have none.
 struct many_rows_shares {
     int n_blocks; // that have steps
     int n_each;

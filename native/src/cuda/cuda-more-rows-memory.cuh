@@ -10,7 +10,7 @@ static constexpr int MORE_ROWS_TILES       = 2;                 // of 16 matrix 
 static constexpr int MORE_ROWS_ROWS        = 16 * MORE_ROWS_TILES;
 static constexpr int MORE_ROWS_CHUNK       = 8;                 // times 256 values
 static constexpr int MORE_ROWS_TEAMS_MAX   = 4;
-static constexpr int MORE_ROWS_RESIDENT    = 4;                 // teams that a multiprocessor has at a time
+static constexpr int MORE_ROWS_RESIDENT    = 4;                 // teams that a multiprocessor has registers for
 static constexpr int MORE_ROWS_COLUMNS_MIN = 5;                 // below, the kernel for few rows takes less time
 static constexpr int MORE_ROWS_COLUMNS_MAX = 16;                // of a group; of more rows see many_rows_takes
 
@@ -80,12 +80,13 @@ static size_t more_rows_divide(few_rows_product & p, bool has_gate, const few_ro
 
     const int n_chunks = (few_rows_steps(p) + MORE_ROWS_CHUNK - 1) / MORE_ROWS_CHUNK;
     const int n_blocks = few_rows_place_blocks(p) * p.n_groups;
-    const int n_teams  = std::max(
-        std::min({ MORE_ROWS_RESIDENT * device.n_multiprocessors / n_blocks, MORE_ROWS_TEAMS_MAX, n_chunks }), 1);
-    const size_t team = more_rows_team_size<T, NT>();
-    p.n_warps         = MORE_ROWS_TEAM * std::min(n_teams, (int) (device.shared_size / team));
+    const int n_shares = (n_blocks + device.n_multiprocessors - 1) / device.n_multiprocessors;
 
-    const size_t n_shares = (n_blocks + device.n_multiprocessors - 1) / device.n_multiprocessors;
+    const size_t team     = more_rows_team_size<T, NT>();
+    const size_t n_fit    = (device.shared_size + FEW_ROWS_RESERVED) / (team + FEW_ROWS_RESERVED);
+    const int    n_places = std::min((int) n_fit, MORE_ROWS_RESIDENT) / n_shares; // for teams of a block
+    p.n_warps             = MORE_ROWS_TEAM * std::max(1, std::min({ n_places, MORE_ROWS_TEAMS_MAX, n_chunks }));
+
     const size_t alone = (device.shared_size + FEW_ROWS_RESERVED) / (n_shares + 1) - FEW_ROWS_RESERVED + FEW_ROWS_COPY;
     return std::max(p.n_warps / MORE_ROWS_TEAM * team, n_shares > 3 ? 0 : alone / FEW_ROWS_COPY * FEW_ROWS_COPY);
 }
