@@ -42,10 +42,13 @@ class Relay:
                 continue
             for each in (client, server):
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._pass_on(client, server)
-            self._pass_on(server, client)
+            self._pass_on(client, server, from_client=True)
+            self._pass_on(server, client, from_client=False)
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+    def note(self, data: bytes, *, from_client: bool) -> None:
+        """What comes in, before it goes out: for subclasses."""
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, *, from_client: bool) -> None:
         parts: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
 
         def receive() -> None:
@@ -55,6 +58,7 @@ class Relay:
                     data = source.recv(1 << 16)
                 except OSError:
                     data = b""
+                self.note(data, from_client=from_client)
                 parts.put((time.monotonic() + self.delay_s, data))
 
         def send() -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +43,7 @@ from pymtp.loading.params import ModelParams
 from pymtp.placement import devices
 from pymtp.placement.devices import host_device
 from random_gguf.vision import png, write_glm4v_projector
+from relay import Relay
 from rpc_servers import RpcServer, rpc_servers, start_rpc_server
 
 GREEDY = SamplingParams(temperature=0)
@@ -194,21 +195,15 @@ def test_an_assistant_stays_here(endpoints: list[str], tmp_path: Path) -> None:
 # --- where things go, and what is sent ---
 
 
-class Recorder:
+class Recorder(Relay):
     """In front of a server: keeps what its clients send, and counts how often they wait for an answer."""
 
     def __init__(self, port: int) -> None:
-        self._to = ("127.0.0.1", port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._sent = bytearray()
         self._is_asked = False
         self.n_answers = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        super().__init__(("127.0.0.1", 0), ("127.0.0.1", port))
+        self.endpoint = f"127.0.0.1:{self.port}"
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
         """The number of each command, and its data."""
@@ -218,32 +213,14 @@ class Recorder:
             yield self._sent[at], bytes(self._sent[at + 9 : at + 9 + size])
             at += 9 + size
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(self._to)
-            for each in (client, server):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            threading.Thread(target=self._pass_on, args=(client, server, self._ask), daemon=True).start()
-            threading.Thread(target=self._pass_on, args=(server, client, self._answer), daemon=True).start()
-
-    def _ask(self, data: bytes) -> None:
-        self._sent += data
-        self._is_asked = True
-
-    def _answer(self, _: bytes) -> None:
-        self.n_answers += self._is_asked
-        self._is_asked = False
-
-    def _pass_on(self, source: socket.socket, sink: socket.socket, note: Callable[[bytes], None]) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                note(data)
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
+    def note(self, data: bytes, *, from_client: bool) -> None:
+        if not data:
+            return
+        if from_client:
+            self._sent += data
+        else:
+            self.n_answers += self._is_asked
+        self._is_asked = from_client
 
 
 SET_TENSOR, GRAPH_COMPUTE, GRAPH_RECOMPUTE = 6, 10, 16  # of rpc_cmd, in ggml-rpc.cpp
