@@ -184,7 +184,7 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
         ggml_cuda_pdl_sync();
     }
     const int              n_steps = few_rows_steps(p);
-    const int              n_y     = EXPERTS ? *p.n_groups_used : (p.n_tokens + 8 * NT - 1) / (8 * NT);
+    const int              n_y     = EXPERTS ? *p.n_groups_used : many_rows_n_y<NT>(p);
     const int              total   = p.n_blocks * n_y * n_steps;
     const many_rows_shares shares(total);
     const int              begin = shares.begin(blockIdx.x);

@@ -80,10 +80,15 @@ static inline size_t many_rows_shared_size(const few_rows_device & device, int n
     return (device.shared_size + FEW_ROWS_RESERVED) / n_resident - FEW_ROWS_RESERVED - FEW_ROWS_COPY;
 }
 
+// tiles of the same matrix rows, without experts
+template <int NT> static FEW_ROWS_HOST_FUNCTION int many_rows_n_y(const few_rows_product & p) {
+    return (p.n_tokens + 8 * NT - 1) / (8 * NT);
+}
+
 // Gives the matrices their thread blocks, of p.n_warps; returns the steps of all tiles.
 template <int NT> static int many_rows_place(few_rows_product & p) {
     p.n_block_rows = p.n_warps * (p.gate ? MANY_ROWS_ROWS / 2 : MANY_ROWS_ROWS);
-    const int n_y  = p.n_groups > 0 ? p.n_groups : (p.n_tokens + 8 * NT - 1) / (8 * NT);
+    const int n_y  = p.n_groups > 0 ? p.n_groups : many_rows_n_y<NT>(p);
     return few_rows_place_blocks(p) * n_y * few_rows_steps(p);
 }
 
