@@ -392,6 +392,34 @@ def test_prompts_of_many_lengths_build_few_graphs(model: object) -> None:
         assert builds == [1, 0, 0, 0, 0]
 
 
+def test_full_passes_of_prompts_and_rounds_build_few_graphs_and_leave_the_same_logits(model: object) -> None:
+    heads, n_rows = has_heads(model), 64
+    params = replace(PARAMS, n_seq_max=2, n_ubatch=n_rows)
+
+    def play(padding: Literal["always", "never"]) -> tuple[list[int], list[np.ndarray]]:
+        builds, logits = [], []
+        with Session(model, params, n_draft_max=7, padding=padding, uses_heads=heads) as session:
+            if session.mtp_memory == "own" or session.needs_equal_rows:
+                pytest.skip("its passes have exact shapes")
+            for n in (5, 6, 8, 7):  # in front of the prompt, and after it
+                for slot, at in ((0, 0), (1, 1)):
+                    session.truncate(0, sequence=0)
+                    session.truncate(0, sequence=1)
+                    before = session.counters.n_trunk_builds
+                    chunks = [Chunk([3] * (n_rows - n), 0, 1 - slot, feed=heads)]
+                    chunks.insert(at, Chunk([*range(1, n + 1)], 0, slot, "all", feed=heads))
+                    session.decode(chunks)
+                    builds.append(session.counters.n_trunk_builds - before)
+                    logits.append(session.logits)
+        return builds, logits
+
+    builds, padded = play("always")
+    _, exact = play("never")
+    assert sum(builds[2:]) <= 1  # a cache with a window can have another number of cells
+    assert [each.shape for each in padded] == [each.shape for each in exact]
+    assert all(np.abs(one - other).max() < 1e-3 for one, other in zip(padded, exact, strict=True))
+
+
 @pytest.mark.parametrize(
     ("lengths", "n_passes"),
     [

@@ -3,6 +3,7 @@
 #include "llama-model.h"
 #include "mtp-graph-check.h"
 #include "mtp-memory.h"
+#include "mtp-padding.h"
 
 #include <algorithm>
 
@@ -97,6 +98,17 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
     return graphs.find(std::move(key), n_kv, max_nodes, ctx.n_outputs > 0, !is_draft);
 }
 
+// What is added to the outputs of a pass with a prompt is the first row again (llm_graph_input_out_ids).
+void mtp_engine::pad_outputs(const llama_ubatch & ubatch) {
+    const int32_t n_padded = std::min(mtp_padded_step(ctx.n_outputs), ctx.cparams.n_outputs_max);
+    const bool    is_whole = ubatch.n_tokens == batch.tokens.size();
+    const bool    has_room = n_padded > ctx.n_outputs && (uint32_t) n_padded < ubatch.n_tokens;
+    if (planner.is_padding() && is_whole && ctx.n_outputs > 0 && has_room) {
+        n_unread += n_padded - ctx.n_outputs;
+        ctx.n_outputs = n_padded;
+    }
+}
+
 void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx) {
     forget_outputs();
     graphs.drop_moved();
@@ -105,6 +117,7 @@ void mtp_engine::begin(const llama_ubatch & ubatch, llm_graph_type gtype, const 
         cur_plan = cur_image ? planner.image(ubatch, mctx, *cur_image) : planner.trunk(ubatch, mctx, n_fed);
         // sequences side by side come in another order
         n_unread = ubatch.equal_seqs() ? 0 : n_added_outputs;
+        pad_outputs(ubatch);
     }
     auto & graph = find_graph(ubatch, gtype, mctx);
     if (&graph != &graphs.current()) {

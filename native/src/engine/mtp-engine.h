@@ -176,6 +176,7 @@ struct mtp_engine {
     std::unique_ptr<llm_graph_params> part_params;
 
     void             forget_outputs();
+    void             pad_outputs(const llama_ubatch & ubatch);
     mtp_kept_graph & find_graph(const llama_ubatch & ubatch, llm_graph_type gtype, const llama_memory_context_i * mctx);
     void             hold(mtp_outputs & outputs, const llm_graph_result & res, size_t n_rows);
     float *          draft_logits_data(size_t n_rows);

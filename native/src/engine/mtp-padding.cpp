@@ -94,7 +94,6 @@ std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row
     const auto   before    = mtp_parts(rows);
     auto         parts     = before;
 
-    size_t n_outputs_padded = SIZE_MAX;
     if (how == MTP_PADDING_EQUAL) {
         mtp_make_equal(parts, limits);
     } else if (how == MTP_PADDING_TOTAL) {
@@ -102,9 +101,6 @@ std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row
         const size_t padded = is_round ? mtp_padded_total(rows.size()) : mtp_padded_prompt(rows.size());
         const size_t total  = std::min(padded, n_most);
         parts.back().n_rows += std::max(total, rows.size()) - rows.size();
-        n_outputs_padded = is_round       ? total :
-                           n_outputs == 0 ? 0 :
-                                            std::min<size_t>(mtp_padded_step(n_outputs), limits.n_outputs);
     }
 
     std::vector<mtp_row> res;
@@ -112,7 +108,7 @@ std::vector<mtp_row> mtp_padding_rows(mtp_padding how, const std::vector<mtp_row
         auto row = parts[i].last;
         for (size_t n = before[i].n_rows; n < parts[i].n_rows; ++n) {
             ++row.pos;
-            row.output = n_outputs + res.size() < n_outputs_padded;
+            row.output = is_round || how == MTP_PADDING_EQUAL;
             res.push_back(row);
         }
     }
