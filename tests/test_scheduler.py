@@ -12,7 +12,7 @@ from fake_session import N_VOCAB, FakeSession, plain_text
 from jobs import Ready, Report
 from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.mtp import MtpDrafter
-from pymtp.drafting.policy import DraftPolicy, PassCosts
+from pymtp.drafting.policy import REVIEW, DraftPolicy, PassCosts
 from pymtp.engine.session import Counters
 from pymtp.errors import BackendError, ContextFull
 from pymtp.sampling.chain import Sampler
@@ -371,6 +371,19 @@ def test_a_fixed_length_next_to_an_adaptive_one_stays_what_was_asked_for() -> No
     prompt, *rounds, _ = lengths[1]
     assert prompt == 2 and set(rounds) == {3}
     assert adaptive.stats.drafted > 0 and lengths[0][30 : 30 + len(rounds)].count(1) > len(rounds) / 2
+
+
+def test_prompts_go_through_the_heads_that_all_who_run_will_use() -> None:
+    """Also where few of them have rows in a pass yet."""
+    session = FakeSession(n_seq_max=3, n_ubatch=8, n_ctx=100)
+    drafter = AdaptiveDrafter(session, MtpDrafter(session), None)  # type: ignore[arg-type]
+    drafter.policy.choices[3].n_wait = 8 * REVIEW  # sure of plain decoding, with three sequences
+    work = Scheduler(session, drafter, policy=drafter.policy, clock=Ticks())  # type: ignore[arg-type]
+    submit(work, *(sequence(session, [i] * 8, 4, adapts=True) for i in range(3)))
+    while not session.slots[2].tokens:
+        work.step()
+    assert {chunk.n_heads for chunks in session.passes for chunk in chunks if len(chunk.tokens) > 1} == {0}
+    assert len(session.passes) >= 3
 
 
 class NotingCosts(PassCosts):

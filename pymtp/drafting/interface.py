@@ -111,7 +111,7 @@ class DraftRequest(NamedTuple):
     uses_confidence: bool = False
     """Whether `Proposal.confidences` will be looked at."""
     n_sequences: int = 1
-    """Sequences in the coming pass, those without drafts included."""
+    """Sequences that run, those without drafts included: a prompt that has no rows in the coming pass soon has some."""
     adapts: bool = False
     """Whether the draft length adapts."""
     uses_lookup: bool = True

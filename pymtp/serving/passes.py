@@ -60,27 +60,27 @@ class Passes:
         # a cache with a part for each sequence computes those together whose numbers follow on each other
         return sorted(shares, key=lambda share: share.slot)
 
-    def run(self, shares: Sequence[Share], meanwhile: Callable[[], object]) -> PassResult:
-        """Run a pass. `meanwhile` is called with it: see Session.decode."""
+    def run(self, shares: Sequence[Share], n_running: int, meanwhile: Callable[[], object]) -> PassResult:
+        """Run a pass, while that many sequences run. `meanwhile` is called with it: see Session.decode."""
         errors: list[ContextFull] = []
         before, start = self._session.counters, self._clock()
-        rounds = self._run(shares, meanwhile, errors)
+        rounds = self._run(shares, n_running, meanwhile, errors)
         self.ended_at = self._clock()
         spent = Counters(*map(sub, self._session.counters, before))
         return PassResult(shares, rounds, errors, self.ended_at - start, spent)
 
     def _run(
-        self, shares: Sequence[Share], meanwhile: Callable[[], object], errors: list[ContextFull]
+        self, shares: Sequence[Share], n_running: int, meanwhile: Callable[[], object], errors: list[ContextFull]
     ) -> list[ShareResult]:
         try:
-            return run_round(self._session, self._drafter, shares, meanwhile)
+            return run_round(self._session, self._drafter, shares, n_running, meanwhile)
         except ContextFull as error:
             for share in shares:
                 self._session.truncate(share.position, sequence=share.slot)
             if self._slots.drop_oldest():
-                return self._run(shares, meanwhile, errors)
+                return self._run(shares, n_running, meanwhile, errors)
             if len(shares) > 1:  # each on its own: the room may be enough for some
-                return [each for share in shares for each in self._run([share], meanwhile, errors)]
+                return [each for share in shares for each in self._run([share], n_running, meanwhile, errors)]
             errors.append(error)
             return []
 
@@ -114,14 +114,19 @@ class Passes:
 
 
 def run_round(
-    session: Session, drafter: Drafter, shares: Sequence[Share], meanwhile: Callable[[], object] = lambda: None
+    session: Session,
+    drafter: Drafter,
+    shares: Sequence[Share],
+    n_running: int = 1,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> list[ShareResult]:
     """Draft, verify in one pass of the target, accept, and roll back what was not accepted.
 
     Each share decodes the next tokens of its sequence's history and, where these are its last, drafts after them.
     Afterwards they and the accepted drafts are decoded, and the last token that was emitted is not. Raises
     ContextFull if the cache has no room; nothing was sampled then, and the positions after those that the sequences had
-    decoded are to be truncated. `meanwhile` is called with the pass: see Session.decode.
+    decoded are to be truncated. Of the sequences that run, `n_running`, some may have no share in the pass. `meanwhile`
+    is called with it: see Session.decode.
 
     An image is a share that comes alone.
 
@@ -133,7 +138,7 @@ def run_round(
         n_heads = min(share.sequence.draft_max, session.n_heads)
         session.decode_image(image.media, image.chunk, share.position, sequence=share.slot, n_heads=n_heads)
         return [ShareResult(share, NO_DRAFTS, [], 0)]
-    requests = {share.slot: share.sequence.draft_request(share, len(shares)) for share in shares if share.asks}
+    requests = {share.slot: share.sequence.draft_request(share, n_running) for share in shares if share.asks}
     asked = list(requests.values())
     proposed = checked(drafter, asked, drafter.propose(asked) if asked else (), session.n_vocab)
     proposals = dict(zip(requests, proposed, strict=True))

@@ -93,7 +93,7 @@ class Scheduler:
         shares = self.plan()
         if not shares:
             return
-        result = self._passes.run(shares, meanwhile=self.report)
+        result = self._passes.run(shares, len(self.admission.running), meanwhile=self.report)
         self._apply(result)
         if any(share.of_prompt or share.sequence.finish_reason or share.sequence.error for share in shares):
             self.report()

@@ -164,7 +164,7 @@ class TokenSequence:
         return Share(self, slot, position, 1, min(self.n_draft, n_rows_max - 1), samples=self.n_left > 0)
 
     def draft_request(self, share: Share, n_sequences: int = 1) -> DraftRequest:
-        """What the drafter is asked for a share in a pass of `n_sequences`."""
+        """What the drafter is asked for a share, while `n_sequences` run."""
         n_min, p_min = self.params.draft_min, self.params.draft_p_min
         return DraftRequest(
             self.history,
