@@ -142,9 +142,9 @@ def play(
                     min(drafts, len(text)),
                 )
                 kinds = policy_module.MATCH_KINDS[match.n_matched : match.n_matched + drafts]
-            for i, kind in enumerate(kinds[: right + 1]):
-                each.rates.add(kind, i < right)
-                policy.rates.add(kind, i < right)
+            shown = [i < right for i in range(right + 1)]
+            each.rates.add(kinds, shown)
+            policy.rates.add(kinds, shown)
             rows += drafts
             n_first += min(each.at - each.n_seen, CATCH_UP) if heads else 0
             done += each.emit(min(right, drafts) + 1)

@@ -62,7 +62,11 @@ class AdaptiveDrafter:
             return [NO_DRAFTS] * len(requests)  # soon: where drafting does not pay, this is what most rounds lose
         planned = zip(plan.heads, plan.lookup, matches, strict=True)
         found = dict(zip((request.slot for request in adaptive), planned, strict=True))
-        of_heads = [each._replace(n_draft=found[each.slot][0]) if each.slot in found else each for each in requests]
+        n_drafts = [found[each.slot][0] if each.slot in found else each.n_draft for each in requests]
+        of_heads = [
+            each if n == each.n_draft else each._replace(n_draft=n)  # a copy takes longer than all else here
+            for each, n in zip(requests, n_drafts, strict=True)
+        ]
         made = self._drafter.propose(of_heads)
         return [
             self._noted(request, each, *found[request.slot][1:]) if request.slot in found else each
@@ -74,9 +78,8 @@ class AdaptiveDrafter:
             slot = self._slots.get(outcome.request.slot)
             if slot and slot.kinds:
                 right = outcome.proposal.are_right(outcome.tokens)
-                for kind, is_right in zip(slot.kinds, right, strict=False):
-                    slot.rates.add(kind, is_right)
-                    self.policy.rates.add(kind, is_right)
+                slot.rates.add(slot.kinds, right)
+                self.policy.rates.add(slot.kinds, right)
                 slot.kinds = ()
 
     def _slot(self, request: DraftRequest) -> _Slot:

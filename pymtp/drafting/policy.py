@@ -70,10 +70,11 @@ class Rates:
         """What others may begin with."""
         return self._rates
 
-    def add(self, kind: int, is_right: bool) -> None:
-        """A draft of that kind: its position, or one of MATCH_KINDS."""
-        self._n_seen[kind] = min(self._n_seen[kind] + 1, self._memory)
-        self._rates[kind] += (is_right - self._rates[kind]) / self._n_seen[kind]
+    def add(self, kinds: Sequence[int], right: Sequence[bool]) -> None:
+        """Drafts of these kinds, their positions or some of MATCH_KINDS, as far as it is known which were right."""
+        for kind, is_right in zip(kinds, right, strict=False):
+            self._n_seen[kind] = min(self._n_seen[kind] + 1, self._memory)
+            self._rates[kind] += (is_right - self._rates[kind]) / self._n_seen[kind]
 
     def chances(self, kinds: Sequence[int]) -> list[float]:
         """The chances that the first, the first two, ... of drafts of these kinds are right."""
@@ -223,7 +224,7 @@ class DraftPlan(NamedTuple):
     lookup: Sequence[int]
     """Drafts of each sequence from lookup: it has one of the two."""
     tokens: float = 0.0
-    """Tokens that the round is expected to emit."""
+    """Tokens that the round is expected to emit; 0 where costs were not looked at."""
     speed: float = 0.0
     """Tokens a millisecond, with that."""
 
@@ -238,6 +239,7 @@ class _Choice:
 
     def __init__(self) -> None:
         self.steps = 0  # of the heads
+        self.takes_all = True  # whether all drafts of that many steps were worth verifying when lengths were compared
         self.n_until = 0  # rounds until all lengths are compared
         self.n_wait = REVIEW // 2  # rounds between two comparisons
         self.used: dict[int, int] = {}  # by steps: the latest round
@@ -266,15 +268,16 @@ class DraftPolicy:
         """The plan for the next round of `n` sequences, of which these can draft."""
         self.n_rounds += 1
         choice = self.choices[self._shape(0, n, n)[2]]
-        plain = DraftPlan(0, [0] * len(asked), [0] * len(asked), float(n))
+        none = [0] * len(asked)
         is_begun = self.n_rounds > 3 or n > 1 or self.costs.plain_ms  # two of these may not count: see observe
         if not self.costs.n_rows_max or not is_begun:
-            return plain
+            return DraftPlan(0, none, none)
         choice.n_until = -1 if self.costs.has_new else choice.n_until - 1
         self.costs.has_new = False
-        if not choice.steps and choice.n_until >= 0 and not any(each.n_found for each in asked):
-            choice.used[0] = self.n_rounds
-            return plain  # without a look at costs: where drafting does not pay, that is what would be lost
+        if choice.takes_all and choice.n_until >= 0 and not any(each.n_found for each in asked):
+            choice.used[choice.steps] = self.n_rounds
+            # without a look at costs, which takes a tenth of a millisecond with many sequences
+            return DraftPlan(choice.steps, [min(choice.steps, each.room) for each in asked], none)
         if self.n_rounds % (8 * REVIEW) == 0:  # where lookup drafts, nothing else may
             self.costs.refresh()
         plan = self._with_steps(choice.steps, asked, n)
@@ -305,6 +308,7 @@ class DraftPolicy:
         if steps and not self.is_plain_checked and self.n_rounds > 2 * REVIEW:
             steps, choice.n_until, self.is_plain_checked = 0, REVIEW // 2, True
         choice.steps = steps
+        choice.takes_all = sum(self._best(steps, asked, n).heads) == sum(min(steps, each.room) for each in asked)
 
     def _best(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The drafts that are worth verifying after that many steps of the heads."""
