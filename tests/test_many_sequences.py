@@ -393,15 +393,15 @@ def test_prompts_of_many_lengths_build_few_graphs(model: object) -> None:
 
 
 def test_full_passes_of_prompts_and_rounds_build_few_graphs_and_leave_the_same_logits(model: object) -> None:
-    heads, n_rows = has_heads(model), 64
-    params = replace(PARAMS, n_seq_max=2, n_ubatch=n_rows)
+    heads, n_rows = has_heads(model), 160
+    params = replace(PARAMS, n_seq_max=4, n_ubatch=n_rows)
 
     def play(padding: Literal["always", "never"]) -> tuple[list[int], list[np.ndarray]]:
         builds, logits = [], []
         with Session(model, params, n_draft_max=7, padding=padding, uses_heads=heads) as session:
             if session.mtp_memory == "own" or session.needs_equal_rows:
                 pytest.skip("its passes have exact shapes")
-            for n in (5, 6, 8, 7):  # in front of the prompt, and after it
+            for n in (5, 1, 8, 7):  # in front of the prompt, and after it
                 for slot, at in ((0, 0), (1, 1)):
                     session.truncate(0, sequence=0)
                     session.truncate(0, sequence=1)

@@ -98,12 +98,17 @@ mtp_kept_graph & mtp_engine::find_graph(const llama_ubatch & ubatch, llm_graph_t
     return graphs.find(std::move(key), n_kv, max_nodes, ctx.n_outputs > 0, !is_draft);
 }
 
+// A GPU needs about as long for this many rows of logits as for one, beside what a longer prompt takes.
+static constexpr uint32_t MTP_PROMPT_OUTPUTS = 64;
+static constexpr uint32_t MTP_LONGER_PROMPT  = 128;
+
 // What is added to the outputs of a pass with a prompt is the first row again (llm_graph_input_out_ids).
 void mtp_engine::pad_outputs(const llama_ubatch & ubatch) {
-    const int32_t n_padded = std::min(mtp_padded_step(ctx.n_outputs), ctx.cparams.n_outputs_max);
-    const bool    is_whole = ubatch.n_tokens == batch.tokens.size();
-    const bool    has_room = n_padded > ctx.n_outputs && (uint32_t) n_padded < ubatch.n_tokens;
-    if (planner.is_padding() && is_whole && ctx.n_outputs > 0 && has_room) {
+    const uint32_t n_least  = ubatch.n_tokens > MTP_LONGER_PROMPT ? MTP_PROMPT_OUTPUTS : 1;
+    const uint32_t n_padded = std::min(mtp_padded_step(std::max(ctx.n_outputs, n_least)), ctx.cparams.n_outputs_max);
+    const bool     is_whole = ubatch.n_tokens == batch.tokens.size();
+    if (planner.is_padding() && is_whole && ctx.n_outputs > 0 && ctx.n_outputs < n_padded &&
+        n_padded < ubatch.n_tokens) {
         n_unread += n_padded - ctx.n_outputs;
         ctx.n_outputs = n_padded;
     }
