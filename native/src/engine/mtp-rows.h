@@ -24,7 +24,8 @@ class mtp_rows {
     // rows of a sequence that are kept after later passes
     static constexpr uint32_t N_KEPT = PYMTP_KEPT_POSITIONS;
 
-    mtp_rows(uint32_t n_ubatch, uint32_t n_seq_max) : n_ubatch(n_ubatch), trunk(n_seq_max), head(n_seq_max) {}
+    mtp_rows(uint32_t n_ubatch, uint32_t n_seq_max) :
+        n_ubatch(n_ubatch), trunk(n_seq_max), head(n_seq_max), passing(n_seq_max) {}
 
     uint32_t size() const { return first_kept(trunk.size()); } // rows of the buffer
 
@@ -34,11 +35,13 @@ class mtp_rows {
     // row i of the ubatch where nobody asks for it by its position
     static int32_t transient_row(uint32_t i) { return 2 + (int32_t) i; }
 
-    // the trunk's row i of the ubatch at (seq, pos); transient: only until the next ubatch
+    // the trunk's row i of the ubatch at (seq, pos), which follows on the one before; transient: only until the next ubatch
     int32_t put_transient(llama_seq_id seq, llama_pos pos, uint32_t i) {
         head[seq].truncate(pos);
-        cur.push_back({ seq, pos, transient_row(i) });
-        return cur.back().row;
+        auto & of_seq = passing[seq];
+        of_seq.begin  = of_seq.rows.empty() ? pos : of_seq.begin;
+        of_seq.rows.push_back(transient_row(i));
+        return of_seq.rows.back();
     }
 
     // forgets what a head has said of pos and beyond
@@ -58,26 +61,27 @@ class mtp_rows {
         if (i >= 0) {
             return first_kept(seq) + i;
         }
-        // consecutive positions of a sequence have consecutive entries, the newest last
-        for (auto it = cur.rbegin(); it != cur.rend(); ++it) {
-            if (it->seq == seq && it->pos == pos) {
-                return it->row;
-            }
+        const auto & of_seq = passing[seq];
+        if (pos >= of_seq.begin && pos < of_seq.end()) {
+            return of_seq.rows[pos - of_seq.begin];
         }
         i = head[seq].find(pos);
         return i >= 0 ? first_kept(seq) + (int32_t) N_KEPT + i : -1;
     }
 
     // the trunk's next ubatch overwrites the ubatch region
-    void drop_transient() { cur.clear(); }
+    void drop_transient() {
+        for (auto & of_seq : passing) {
+            of_seq.rows.clear();
+        }
+    }
 
     // forget positions >= pos
     void truncate(llama_seq_id seq, llama_pos pos) {
         trunk[seq].truncate(pos);
         head[seq].truncate(pos);
-        cur.erase(std::remove_if(cur.begin(), cur.end(),
-                                 [&](const transient & row) { return row.seq == seq && row.pos >= pos; }),
-                  cur.end());
+        auto & of_seq = passing[seq];
+        of_seq.rows.resize(std::clamp(pos, of_seq.begin, of_seq.end()) - of_seq.begin);
     }
 
     // forget what heads have written
@@ -138,14 +142,16 @@ class mtp_rows {
         }
     };
 
+    // the first positions of a prompt's part in the ubatch
     struct transient {
-        llama_seq_id seq;
-        llama_pos    pos;
-        int32_t      row;
+        llama_pos            begin = 0;
+        std::vector<int32_t> rows;
+
+        llama_pos end() const { return begin + (llama_pos) rows.size(); }
     };
 
     uint32_t               n_ubatch;
-    std::vector<kept>      trunk; // [n_seq_max]
-    std::vector<kept>      head;  // [n_seq_max]
-    std::vector<transient> cur;
+    std::vector<kept>      trunk;   // [n_seq_max]
+    std::vector<kept>      head;    // [n_seq_max]
+    std::vector<transient> passing; // [n_seq_max]
 };
