@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from pymtp.binding import log
-from pymtp.binding.library import error_message, ffi, lib, text_of
-from pymtp.binding.types import model_pointer
+from pymtp.binding.library import error_message, ffi, lib, model_pointer, text_of
 from pymtp.errors import ModelError, PymtpError, RemoteError, require
 from pymtp.gguf.facts import GgufInfo, file_facts
 from pymtp.gguf.weights import check_tables

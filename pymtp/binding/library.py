@@ -1,8 +1,8 @@
 """Loads the native library once per process, and turns its status codes into exceptions.
 
 Its files have names of their own (libpymtp-llama, ...), so that another llama.cpp in the process, llama-cpp-python's
-for example, is neither taken for it nor disturbed. Knows where it is and what it was built from; nothing about
-models, or the calls.
+for example, is neither taken for it nor disturbed. Knows where it is, what it was built from, and the forms in which
+calls take and return handles, texts and JSON; nothing about what they mean.
 """
 
 import os
@@ -10,12 +10,17 @@ import sys
 from collections.abc import Callable
 from importlib import import_module, util
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pymtp.errors import BackendError, ContextFull, LibraryError, NotFinite, NothingAllowed, PymtpError, RemoteError
+from pymtp import errors
+from pymtp.errors import InvalidParameter, LibraryError, PymtpError
+
+T = TypeVar("T")
 
 SILENT = 5
 """The level from which pymtp_log_show shows nothing: above those of ggml.h."""
+_FIRST_ADDRESS = 4096
+"""No system maps the first page: a smaller number is a mistake."""
 
 
 def library_file() -> Path:
@@ -76,7 +81,22 @@ def text_of(pointer: Any) -> str:
 def check(status: int) -> None:
     """Raise the exception for `status`, with the library's message; do nothing if the call succeeded."""
     if status != lib.PYMTP_OK:
-        raise _ERRORS.get(status, BackendError)(error_message())
+        raise _ERRORS.get(status, errors.BackendError)(error_message())
+
+
+def json_of(kind: type[T], function: Callable[..., int], *arguments: Any) -> T:
+    """What a function of chats leaves as JSON in its last argument, as a `kind`.
+
+    Raises BackendError if it could not do what was asked, PymtpError if it takes the arguments for malformed.
+    """
+    import msgspec  # which those who only list devices need not wait for
+
+    result = ffi.new("char **")
+    check(function(*arguments, result))
+    try:
+        return msgspec.json.decode(ffi.string(result[0]), type=kind)
+    finally:
+        lib.pymtp_json_free(result[0])
 
 
 def made(kind: str, init: Callable[..., int], *args: object) -> Any:
@@ -84,6 +104,16 @@ def made(kind: str, init: Callable[..., int], *args: object) -> Any:
     handle = ffi.new(f"struct pymtp_{kind} **")
     check(init(*args, handle))
     return ffi.gc(handle[0], lib.pymtp_free)
+
+
+def model_pointer(model: object | None) -> Any:
+    """A handle of a model, a pointer or its address, as a pointer; None becomes NULL. Raises InvalidParameter."""
+    try:
+        if isinstance(model, int) and model < _FIRST_ADDRESS:
+            raise TypeError
+        return ffi.cast("struct llama_model *", ffi.NULL if model is None else model)
+    except TypeError:
+        raise InvalidParameter("model", "the handle of a loaded model", value=model) from None
 
 
 def error_message() -> str:
@@ -100,10 +130,10 @@ PIN, _, SERIES = abi_id().rpartition(" + ")
 """What the pin calls its llama.cpp, and 12 hex digits over the pin, the patches and the engine."""
 
 _ERRORS: dict[int, type[PymtpError]] = {
-    lib.PYMTP_FULL: ContextFull,
+    lib.PYMTP_FULL: errors.ContextFull,
     lib.PYMTP_INVALID: PymtpError,
-    lib.PYMTP_FAILED: BackendError,
-    lib.PYMTP_LOST: RemoteError,
-    lib.PYMTP_NOT_FINITE: NotFinite,
-    lib.PYMTP_BLOCKED: NothingAllowed,
+    lib.PYMTP_FAILED: errors.BackendError,
+    lib.PYMTP_LOST: errors.RemoteError,
+    lib.PYMTP_NOT_FINITE: errors.NotFinite,
+    lib.PYMTP_BLOCKED: errors.NothingAllowed,
 }

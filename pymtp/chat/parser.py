@@ -5,8 +5,7 @@ llama.cpp parses; this keeps the message of one answer. Knows text; never tokens
 
 from dataclasses import dataclass, replace
 
-from pymtp.binding.library import lib, made
-from pymtp.chat.native import json_of
+from pymtp.binding.library import json_of, lib, made
 from pymtp.errors import BackendError
 
 

@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pymtp.binding.library import lib
-from pymtp.chat.native import json_of
+from pymtp.binding.library import json_of, lib
 from pymtp.errors import InvalidParameter, PymtpError
 
 _IGNORED = {"not", "if", "then", "else", "$dynamicRef", "$recursiveRef", "multipleOf", "patternProperties"}

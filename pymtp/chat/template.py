@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pymtp.binding.library import ffi, lib
-from pymtp.chat.native import json_of
+from pymtp.binding.library import ffi, json_of, lib
 from pymtp.chat.params import ChatParams
 from pymtp.chat.prompt import ChatPrompt
 from pymtp.chat.schema import ignored_of, refuse_ignored, schema_grammar

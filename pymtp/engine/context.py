@@ -6,8 +6,7 @@ Owns llama.cpp's structures of parameters. Must not know what runs in a session.
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pymtp.binding.library import ffi, lib
-from pymtp.binding.types import model_pointer
+from pymtp.binding.library import ffi, lib, model_pointer
 from pymtp.engine.threads import MAX_THREADS, threads_of
 from pymtp.errors import FLOAT_MAX, INT_MAX, require
 from pymtp.gguf.facts import N_CTX_MAX, context_size

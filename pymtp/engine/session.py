@@ -10,8 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from pymtp.binding.library import check, ffi, lib
-from pymtp.binding.types import model_pointer
+from pymtp.binding.library import check, ffi, lib, model_pointer
 from pymtp.engine.context import ContextParams, resolved, session_params
 from pymtp.engine.snapshot import Snapshots
 from pymtp.errors import Closed, InvalidParameter, require

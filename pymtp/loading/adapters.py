@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pymtp.binding.library import error_message, ffi, lib
-from pymtp.binding.types import model_pointer
+from pymtp.binding.library import error_message, ffi, lib, model_pointer
 from pymtp.errors import ModelError, RemoteError
 from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.header import Shard

@@ -12,8 +12,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pymtp.binding.library import error_message, ffi, lib
-from pymtp.binding.types import model_pointer
+from pymtp.binding.library import error_message, ffi, lib, model_pointer
 from pymtp.errors import InvalidParameter, ModelError, require
 from pymtp.gguf.header import ArrayLength, Shard, read_numbers
 from pymtp.gguf.shards import read_single

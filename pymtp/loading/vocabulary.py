@@ -8,8 +8,7 @@ from functools import cached_property, lru_cache, partial
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from pymtp.binding.library import check, ffi, lib, text_of
-from pymtp.binding.types import model_pointer
+from pymtp.binding.library import check, ffi, lib, model_pointer, text_of
 from pymtp.errors import Closed, InvalidParameter, require
 from pymtp.text.thinking import tags_of
 
