@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import re
 import time
+from secrets import token_hex
 from urllib.parse import quote
 
 from starlette.datastructures import Headers
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import ApiError, as_api_error
-from .logs import ignored, log, random_name, request_id
+from .logs import ignored, log, request_id
 from .protocol import as_written
 from .respond import ClientGone, json_response
 from .served_model import key_id
@@ -51,7 +52,7 @@ class Access:
         asked, prefix = Headers(scope=scope), self._settings.api_prefix
         path = scope["path"].removeprefix(prefix).rstrip("/") or "/"
         given = asked.get("x-request-id", "")
-        name = given if re.fullmatch(r"[\w.:-]{1,128}", given) else f"req-{random_name()}"
+        name = given if re.fullmatch(r"[\w.:-]{1,128}", given) else f"req-{token_hex(16)}"
         request_id.set(name)
         without_effect: list[str] = []
         ignored.set(without_effect)

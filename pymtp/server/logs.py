@@ -1,11 +1,10 @@
-"""The server's log: a line for each event, on stderr. And the names of requests, answers and their parts.
+"""The server's log: a line for each event, on stderr.
 
 Owns the form of the lines and the id of the request that they belong to.
 """
 
 import contextvars
 import logging
-import secrets
 import sys
 from pathlib import Path
 from typing import Any
@@ -75,8 +74,3 @@ def ignore(what: str) -> None:
     """Say that a part of the request has no effect: in the log, and in a header of the response."""
     log("ignored", what=what)
     ignored.get([]).append(what)
-
-
-def random_name() -> str:
-    """32 random letters and digits: a name that nothing else has."""
-    return secrets.token_hex(16)

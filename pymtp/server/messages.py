@@ -5,6 +5,7 @@ Owns the form of its answers.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from secrets import token_hex
 from typing import Any
 
 import msgspec
@@ -18,7 +19,6 @@ from .bodies import as_structure, refuse
 from .chat import ChatReply
 from .errors import invalid
 from .fields import OneAnswer
-from .logs import random_name
 from .respond import event
 from .served_model import ServedModel
 
@@ -168,7 +168,7 @@ def _content(content: str | list[Block] | None) -> str | list[dict[str, Any]]:
 class MessagesReply(ChatReply):
     def __init__(self, served: ServedModel) -> None:
         super().__init__(served)
-        self._id = f"msg_{random_name()}"
+        self._id = f"msg_{token_hex(16)}"
         self._open: tuple[str, int | None] | None = None  # the block that is being sent: its kind, and which call
         self._n_blocks = 0
 

@@ -6,6 +6,7 @@ Knows finished and running answers; sends nothing.
 import math
 import time
 from collections.abc import Sequence
+from secrets import token_hex
 from typing import Any
 
 from pymtp.errors import FLOAT_MAX
@@ -16,7 +17,6 @@ from pymtp.version import __version__
 
 from .answer import LiveAnswer
 from .fields import DRAFTING, SAMPLING
-from .logs import random_name
 from .parameters import RANDOM_SEED
 from .served_model import ServedModel
 
@@ -30,7 +30,7 @@ LEAST_LOGPROB = -FLOAT_MAX
 
 def head(served: ServedModel, kind: str) -> dict[str, Any]:
     """What each part of an answer of OpenAI's older APIs begins with; `kind` is that of its id."""
-    asked = {"id": f"{kind}-{random_name()}", "created": int(time.time()), "model": served.name}
+    asked = {"id": f"{kind}-{token_hex(16)}", "created": int(time.time()), "model": served.name}
     return asked | {"system_fingerprint": BUILD}
 
 

@@ -5,6 +5,7 @@ Owns the form of its answers. Keeps no responses: each request brings the whole 
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from secrets import token_hex
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -17,7 +18,6 @@ from .bodies import as_structure, refuse
 from .chat import ChatReply
 from .errors import invalid
 from .fields import ChatBody, OneAnswer
-from .logs import random_name
 from .respond import event
 from .served_model import ServedModel
 
@@ -148,8 +148,8 @@ def _part(part: Part) -> dict[str, Any]:
 class ResponsesReply(ChatReply):
     def __init__(self, served: ServedModel) -> None:
         super().__init__(served)
-        self._id = f"resp_{random_name()}"
-        self._ids = {"reasoning": f"rs_{random_name()}", "message": f"msg_{random_name()}"}
+        self._id = f"resp_{token_hex(16)}"
+        self._ids = {"reasoning": f"rs_{token_hex(16)}", "message": f"msg_{token_hex(16)}"}
         self._created = int(time.time())
         self._open: dict[str, dict[str, Any]] = {}  # the items that were begun, and how events name them
         self._n_events = 0
