@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from pymtp.errors import InvalidParameter, ModelError, require
-from pymtp.gguf.facts import file_facts
 from pymtp.gguf.header import HeaderError, HeaderTruncated, read_header
+from pymtp.gguf.model_file import read_model
 from pymtp.gguf.shards import SPLIT_NAME, part_names
 from pymtp.text.files import sha256_of
 
@@ -60,7 +60,7 @@ def resolve(name: str, *, offline: bool = False, headers_in: Path | None = None)
 
         path = [*map(fetched, parts(file))][0]
         heads = choose_heads(files, file)
-        if heads and not file_facts(path).n_heads:
+        if heads and not read_model(path).n_heads:
             fetched(heads)
         return path
     except _Unreachable as problem:

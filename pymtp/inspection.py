@@ -9,7 +9,7 @@ from typing import Literal
 
 from pymtp.binding.library import ffi, lib, text_of
 from pymtp.errors import PymtpError
-from pymtp.gguf.facts import GgufInfo, file_facts
+from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.model_file import ModelFile, read_model
 from pymtp.gguf.passes import Head, bytes_by_type, draft_cost, heads_of, trunk_pass_bytes
 from pymtp.gguf.side_files import side_files_of
@@ -32,10 +32,10 @@ class Inspection:
     """What a model file shows without being loaded."""
 
     def __init__(self, path: StrPath) -> None:
-        """Raises ModelError as `file_facts` does."""
+        """Raises ModelError as `read_model` does."""
         model = read_model(path)
         pass_bytes = trunk_pass_bytes(model)
-        self.info = file_facts(model)
+        self.info = GgufInfo(model)
         self.n_files = len(model.shards)
         """Parts of a split model; 1 if it is not split."""
         self.n_experts = model.count("expert_count")
@@ -79,7 +79,7 @@ def _obstacle(info: GgufInfo, has_trunk: bool) -> str:
 def _side_file(path: Path, model: ModelFile) -> SideFile:
     try:
         file = ModelFile(path)
-        info = file_facts(file)
+        info = GgufInfo(file)
     except PymtpError as error:
         return SideFile(path, "", None, 0, problem=str(error))
     return SideFile(path, info.architecture, info.quantization, info.size_bytes, heads_of(file, model))

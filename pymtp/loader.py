@@ -13,7 +13,7 @@ from typing import Any
 from pymtp.binding import log
 from pymtp.binding.library import error_message, ffi, lib, model_pointer, text_of
 from pymtp.errors import ModelError, PymtpError, RemoteError, require
-from pymtp.gguf.facts import GgufInfo, file_facts
+from pymtp.gguf.facts import GgufInfo
 from pymtp.gguf.weights import check_tables
 from pymtp.loading.adapters import LoraAdapter, adapt_heads, check_adapters, load_adapters
 from pymtp.loading.params import ModelParams, Numa
@@ -52,7 +52,7 @@ class Weights:
             """Whether rounds can go back over rejected drafts: llama.cpp has no snapshots of some recurrent states."""
             self.adapters: tuple[LoraAdapter, ...] = load_adapters(self.model, params, adapters)
             if with_heads and info.has_assistant and info.draft_file:
-                assistant, here = file_facts(info.draft_file), params
+                assistant, here = GgufInfo(info.draft_file), params
                 if params.rpc:  # an assistant goes where heads go: not to another machine
                     here = replace(params, rpc=(), device=(), tensor_split=(), override_tensor=())
                 self.assistant = _load(assistant, LoadTarget(here, assistant), here, None, load_mtp=True)

@@ -22,9 +22,9 @@ def context_size(n_ctx: int | None, n_ctx_train: int, n_ctx_max: int = N_CTX_MAX
 
 
 class GgufInfo:
-    """Facts of one model file; sizes and counts cover all the parts of a split model."""
+    """Facts of a model's file, or of one with heads alone; sizes and counts cover all the parts of a split model."""
 
-    def __init__(self, model: ModelFile, heads: ModelFile | None) -> None:
+    def __init__(self, model: ModelFile, heads: ModelFile | None = None) -> None:
         """`heads`: the file that holds the assistant, or the MTP heads if they are not in the model's own file."""
         self.model_file, self.draft_file = model, heads
         """What the headers of the files hold."""
@@ -101,16 +101,11 @@ def model_facts(path: StrPath, draft_model: StrPath | None = None) -> GgufInfo:
     if model.is_heads_alone:
         raise ModelError(f"{model.path} holds only MTP heads; name the {fix}")
     if draft_model is None:
-        return GgufInfo(model, None)
+        return GgufInfo(model)
     heads = read_model(draft_model, model.replaced)
     if problem := mismatch(model, heads):
         raise ModelError(f"{problem}; name the draft file that belongs to the model, or none")
     return GgufInfo(model, heads)
-
-
-def file_facts(path: StrPath) -> GgufInfo:
-    """Like `model_facts`, but also accepts files that are not complete models: MTP heads alone, or an assistant."""
-    return GgufInfo(read_model(path), None)
 
 
 def find_draft_model(path: StrPath) -> tuple[ModelFile | None, str | None]:
