@@ -7,7 +7,7 @@ scheduler's business.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, reduce
@@ -237,7 +237,7 @@ class Conversation:
         self._known = known if text.images or reason == "stop" else [*known, text]
 
 
-class Answer:
+class Answer(Iterator[str]):
     """An answer: an iterator over its text, in the pieces in which it is made.
 
     If the context fills up meanwhile, the oldest turns are dropped and the answer continues, unless the request names a
@@ -310,9 +310,6 @@ class Answer:
     def __repr__(self) -> str:
         state = self.finish_reason or ("closed" if self._is_over else "running")
         return f"<pymtp.Answer {state}: {self.text[:40]!r}>"
-
-    def __iter__(self) -> Answer:
-        return self
 
     def __next__(self) -> str:
         if self._is_over:

@@ -4,7 +4,7 @@ Owns the text. Takes the updates of its request in whatever thread or task itera
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ OnPrompt = Callable[[int, int], object]
 """Called after each part of a prompt: how many of its tokens are in the cache, and how many it has."""
 
 
-class Generation:
+class Generation(Iterator[str], AsyncIterator[str]):
     """One answer: iterate over it, with `for` or `async for`, for its text in the pieces in which it is made.
 
     The model keeps generating in its own thread, whether or not anybody takes the pieces. `close`, leaving a `with`
@@ -142,9 +142,6 @@ class Generation:
         state = self.finish_reason or ("closed" if self.is_over else "running")
         return f"<pymtp.Generation {state}: {len(self.tokens)} tokens, {self.text[:40]!r}>"
 
-    def __iter__(self) -> "Generation":
-        return self
-
     def __next__(self) -> str:
         self._loop.check_thread()
         if self._loop.is_own_thread and not self.is_over:
@@ -161,9 +158,6 @@ class Generation:
         finally:
             self._is_read.release()
         raise self.error or StopIteration
-
-    def __aiter__(self) -> "Generation":
-        return self
 
     async def __anext__(self) -> str:
         while (piece := await self.take()) is not None:
