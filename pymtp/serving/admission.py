@@ -87,7 +87,7 @@ class Admission:
     def admit(self) -> None:
         """Give free slots to the jobs that have waited longest: first to those whose slot was taken from them."""
         n_before = len(self.running)
-        while self.slots.has_free and (found := self._next()):
+        while len(self.running) < self._session.n_seq_max and (found := self._next()):
             job, sequence = found
             scope = self.adapters.scope(job.cache_scope, self.adapters.current)
             keys = sequence.keys

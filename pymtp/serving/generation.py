@@ -4,7 +4,7 @@ Owns the text. Takes the updates of its request in whatever thread or task itera
 """
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -150,7 +150,7 @@ class Generation(Iterator[str], AsyncIterator[str]):
             raise PymtpError("another thread is waiting for this text; have one thread read it")
         try:
             while not self.is_over:
-                if piece := self._take(self._request.updates.get()):
+                if piece := self._take():
                     return piece
         except BaseException:  # Ctrl-C while waiting, or a callback
             self.close()
@@ -173,7 +173,7 @@ class Generation(Iterator[str], AsyncIterator[str]):
             wakes.clear()
             try:
                 if not self._request.updates.empty():
-                    return self._take(self._request.updates.get())
+                    return self._take()
                 await wakes.wait()
             except BaseException:  # the task was cancelled, or a callback
                 self.close()
@@ -202,9 +202,9 @@ class Generation(Iterator[str], AsyncIterator[str]):
             self._request.listener = wake
         return self._wakes
 
-    def _take(self, updates: Sequence[Update]) -> str:
-        """Take over some updates; return the text that is certain after them."""
-        return "".join(map(self._taken, updates))
+    def _take(self) -> str:
+        """Wait for updates, and take them over; return the text that is certain after them."""
+        return "".join(map(self._taken, self._request.updates.get()))
 
     def _taken(self, update: Update) -> str:
         if update.error:

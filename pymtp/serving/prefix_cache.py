@@ -58,11 +58,6 @@ class Saved:
         """Whether it can be had: other processes may have dropped its file."""
         return self.data is not None or (self.path is not None and os.path.exists(self.path))
 
-    @property
-    def n_bytes(self) -> int:
-        """What it takes of host memory."""
-        return len(self.data or b"")
-
 
 class PrefixFiles:
     """Files of up to `n_bytes_max` together in `folder`; the one that was unused for longest goes first.
@@ -145,11 +140,11 @@ class PrefixCache:
     def limit(self, n_bytes_max: int) -> None:
         """Keep up to `n_bytes_max` in memory from now on."""
         self.n_bytes_max = n_bytes_max
-        n_bytes = sum(each.n_bytes for each in self._saved)
+        n_bytes = sum(len(each.data or b"") for each in self._saved)
         for each in self._saved:
             if n_bytes <= n_bytes_max:
                 break
-            n_bytes -= each.n_bytes
+            n_bytes -= len(each.data or b"")
             each.data = None
         self._saved = [each for each in self._saved if each.data is not None or each.path]
 

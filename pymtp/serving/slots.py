@@ -27,11 +27,6 @@ class Slots:
         """What slots held before."""
 
     @property
-    def has_free(self) -> bool:
-        """Whether there is room for another sequence."""
-        return bool(self._free)
-
-    @property
     def n_kept(self) -> int:
         """Tokens that free slots hold."""
         return sum(len(kept.tokens) for kept in self._kept.values())
