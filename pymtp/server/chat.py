@@ -110,6 +110,12 @@ async def _body(turn: Turn | None, request: Request) -> ChatBody:
     return as_structure(turn(await read(request, dict[str, Any])), ChatBody) if turn else await read(request, ChatBody)
 
 
+def turned(body: Mapping[str, Any], kind: type[msgspec.Struct], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The body of a chat: `fields`, if they are not None, and what `body` has besides those that a `kind` has."""
+    kept = {name: value for name, value in body.items() if name not in kind.__struct_fields__}
+    return kept | {name: value for name, value in fields.items() if value is not None}
+
+
 def prepare(served: ServedModel, body: ChatBody) -> tuple[Sequence[int], dict[str, Any]]:
     """The tokens of a chat request, and parameters that chats alone have. Raises ApiError."""
     model, (prompt, images) = served.model, render(served, body)

@@ -5,6 +5,7 @@ Owns the form of its answers.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from secrets import token_hex
 from typing import Any
 
@@ -16,7 +17,7 @@ from pymtp.chat.parser import ChatDelta, ChatMessage
 from . import reports
 from .answer import LiveAnswer
 from .bodies import as_structure, refuse
-from .chat import ChatReply
+from .chat import ChatReply, turned
 from .errors import invalid
 from .fields import OneAnswer
 from .respond import event
@@ -76,34 +77,25 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     """A request as one of /v1/chat/completions. Raises ApiError."""
     asked = as_structure(body, MessagesBody)
     refuse(body, _UNSUPPORTED)
-    chat = {key: value for key, value in body.items() if key not in MessagesBody.__struct_fields__}
     given = asked.messages or [Message("user", "")]  # none are no error, as in llama-server
     system = _content(asked.system)
     if not isinstance(system, str):
         raise invalid("content of the type 'image' is not supported in a system prompt")
     before = [{"role": "system", "content": _STAMP.sub(r"\1fffff;", system)}] if system else []
-    chat["messages"] = [*before, *(turned for each in given for turned in _turned(each))]
-    if asked.tools:
-        chat["tools"] = [_tool(tool) for tool in asked.tools]
-    if choice := asked.tool_choice:
-        kind = choice.get("type")
-        chat["tool_choice"] = "required" if kind == "any" else {"function": choice} if kind == "tool" else kind
-        if choice.get("disable_parallel_tool_use"):
-            chat["parallel_tool_calls"] = False
-    if asked.stop_sequences:
-        chat["stop"] = asked.stop_sequences
-    if chat.get("max_tokens") is None:
-        chat["max_tokens"] = N_TOKENS_DEFAULT
-    output, thinking = asked.output_config or {}, asked.thinking or {}
-    if form := output.get("format") or asked.output_format:
-        chat["response_format"] = form
-    if effort := output.get("effort"):
-        chat["reasoning_effort"] = effort
-    if thinking.get("type") == "enabled":
-        chat["thinking_budget_tokens"] = thinking.get("budget_tokens", N_THINKING_DEFAULT)
-    elif thinking.get("type") == "disabled":
-        chat["reasoning_effort"] = "none"
-    return chat
+    choice, output, thinking = asked.tool_choice or {}, asked.output_config or {}, asked.thinking or {}
+    kind, thinks = choice.get("type"), thinking.get("type")
+    fields = {
+        "messages": [*before, *chain.from_iterable(map(_messages, given))],
+        "tools": [_tool(tool) for tool in asked.tools or ()] or None,
+        "tool_choice": "required" if kind == "any" else {"function": choice} if kind == "tool" else kind,
+        "parallel_tool_calls": False if choice.get("disable_parallel_tool_use") else None,
+        "stop": asked.stop_sequences or None,
+        "max_tokens": N_TOKENS_DEFAULT if body.get("max_tokens") is None else None,
+        "response_format": output.get("format") or asked.output_format or None,
+        "reasoning_effort": "none" if thinks == "disabled" else output.get("effort") or None,
+        "thinking_budget_tokens": thinking.get("budget_tokens", N_THINKING_DEFAULT) if thinks == "enabled" else None,
+    }
+    return turned(body, MessagesBody, fields)
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
@@ -113,7 +105,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _turned(message: Message) -> Iterator[dict[str, Any]]:
+def _messages(message: Message) -> Iterator[dict[str, Any]]:
     """The messages of a chat that a message stands for: results of tools are messages of their own."""
     if isinstance(message.content, str):
         yield {"role": message.role, "content": message.content}
@@ -135,12 +127,12 @@ def _turned(message: Message) -> Iterator[dict[str, Any]]:
             content.append(_part(block))
     yield from results  # they come before what the user adds
     if content or calls or thinking:
-        turned: dict[str, Any] = {"role": message.role, "content": content or ""}
+        said: dict[str, Any] = {"role": message.role, "content": content or ""}
         if calls:
-            turned["tool_calls"] = calls
+            said["tool_calls"] = calls
         if thinking:
-            turned["reasoning_content"] = thinking
-        yield turned
+            said["reasoning_content"] = thinking
+        yield said
 
 
 def _part(block: Block) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pymtp.chat.parser import ChatDelta, ChatMessage, ToolCallDelta
 from . import reports
 from .answer import LiveAnswer
 from .bodies import as_structure, refuse
-from .chat import ChatReply
+from .chat import ChatReply, turned
 from .errors import invalid
 from .fields import ChatBody, OneAnswer
 from .respond import event
@@ -69,7 +69,6 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     """A request as one of /v1/chat/completions. Raises ApiError."""
     asked = as_structure(body, ResponsesBody)
     refuse(body, _UNSUPPORTED)
-    chat = {key: value for key, value in body.items() if key not in ResponsesBody.__struct_fields__}
     messages: list[dict[str, Any]] = []
     if asked.instructions:
         messages.append({"role": "system", "content": asked.instructions})
@@ -78,19 +77,17 @@ def as_chat(body: dict[str, Any]) -> dict[str, Any]:
     else:
         for item in asked.input:
             _add_item(messages, item)
-    chat["messages"] = messages
-    if asked.tools:
-        chat["tools"] = [_tool(tool) for tool in asked.tools]
-    if asked.max_output_tokens is not None:
-        chat["max_tokens"] = asked.max_output_tokens
-    if effort := (asked.reasoning or {}).get("effort"):
-        chat["reasoning_effort"] = effort
-    if form := (asked.text or {}).get("format"):
-        chat["response_format"] = form
-    # the fields of chats: whether there are probabilities, and of how many other tokens
-    chat["logprobs"] = "message.output_text.logprobs" in (asked.include or ())
-    chat["top_logprobs"] = (chat.get("top_logprobs") or 0) if chat["logprobs"] else None
-    return chat
+    has_logprobs = "message.output_text.logprobs" in (asked.include or ())
+    fields = {
+        "messages": messages,
+        "tools": [_tool(tool) for tool in asked.tools or ()] or None,
+        "max_tokens": asked.max_output_tokens,
+        "reasoning_effort": (asked.reasoning or {}).get("effort") or None,
+        "response_format": (asked.text or {}).get("format") or None,
+        "logprobs": has_logprobs,
+        "top_logprobs": (body.get("top_logprobs") or 0) if has_logprobs else 0,
+    }
+    return turned(body, ResponsesBody, fields)
 
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
