@@ -1,7 +1,5 @@
 """`pymtp rpc-server`: lends this machine's devices to pymtp on another one."""
 
-import signal
-
 from platformdirs import user_cache_path
 
 import pymtp
@@ -11,6 +9,7 @@ from pymtp.placement.devices import find_devices, host_device
 from pymtp.text.files import make_own_folder
 
 from .flags import Values
+from .interrupt import end_at_next
 from .output import print_note
 
 
@@ -19,7 +18,7 @@ def rpc_server(own: Values) -> None:
     address = f"{own.host}:{own.port}"
     print_note(f"no authentication: whoever reaches {address} may use it; keep it on a private network")
     pymtp.set_log_level("warn")
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python would see it after the server, which never ends
+    end_at_next()  # Python would see Ctrl-C after the server, which never ends
     cache = user_cache_path("pymtp", appauthor=False) / "rpc" if own.cache else None
     if cache:
         make_own_folder(cache, "cache")

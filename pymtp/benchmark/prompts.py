@@ -4,8 +4,8 @@ Owns the texts and cuts them to length. Loads the vocabulary of a model, not its
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from pymtp.benchmark.experiment import Workload
-from pymtp.binding.library import lib
+from pymtp.binding.library import ffi, lib
 from pymtp.chat.template import ChatTemplate
 from pymtp.errors import PymtpError, explained
 from pymtp.gguf.facts import model_facts
@@ -125,18 +125,13 @@ def synthetic(n_vocab: int, seed: int = 1) -> list[Prompt]:
     return [Prompt("synthetic", "", [rng.randrange(n_vocab) for _ in range(64)]) for _ in range(4)]
 
 
-@contextmanager
-def open_vocabulary(model: Path) -> Iterator[Vocabulary]:
-    """The vocabulary of a GGUF. Raises ModelError."""
+def open_vocabulary(model: Path) -> AbstractContextManager[Vocabulary]:
+    """The vocabulary of a GGUF, which is freed after leaving the context. Raises ModelError."""
     params = lib.llama_model_default_params()
     params.vocab_only = True
     info = model_facts(model)
-    handle = load_native(info, params)
-    try:
-        with closing(Vocabulary(handle, info.chat_template)) as vocabulary:
-            yield vocabulary
-    finally:
-        lib.llama_model_free(handle)
+    handle = ffi.gc(load_native(info, params), lib.llama_model_free)
+    return closing(Vocabulary(handle, info.chat_template))
 
 
 def _filled(tokens: Sequence[int], n: int) -> list[int]:
