@@ -22,15 +22,13 @@ from pymtp.errors import ContextFull, require
 from pymtp.loading.images import Image, ImagePrompt, PlacedImage, fit_together, load_images, n_more_cells
 from pymtp.model import Model
 from pymtp.serving.generation import Generation, OnPrompt
-from pymtp.serving.params import GenerationParams, with_options
+from pymtp.serving.params import GenerationOptions, GenerationParams, with_options
 from pymtp.serving.sequence import FinishReason
 from pymtp.serving.statistics import Stats
 from pymtp.text.files import StrPath
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from pymtp.serving.params import GenerationOptions
 
 
 class Message(TypedDict, total=False):

@@ -34,7 +34,7 @@ from pymtp.loader import OnLoad, Weights
 from pymtp.loading.images import IMAGE_MARKER, Image, ImagePrompt, Projector, load_images, split_at_markers
 from pymtp.loading.params import ModelParams
 from pymtp.loading.vocabulary import Vocabulary
-from pymtp.options import Params, merge_options
+from pymtp.options import ModelOptions, Params, merge_options
 from pymtp.placement.plan import check_host, plan_memory
 from pymtp.placement.target import LoadTarget
 from pymtp.sampling.params import SamplingParams
@@ -44,7 +44,7 @@ from pymtp.serving.controls import ModelAdapters, ModelSlots
 from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.make_sequence import ModelTraits
-from pymtp.serving.params import GenerationParams, with_options
+from pymtp.serving.params import GenerationOptions, GenerationParams, with_options
 from pymtp.serving.request import Request
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.statistics import Stats
@@ -54,9 +54,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from typing_extensions import Unpack
-
-    from pymtp.options import ModelOptions
-    from pymtp.serving.params import GenerationOptions
 
 T = TypeVar("T")
 

@@ -8,12 +8,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from ..output import CommandError, print_stderr
-
-if TYPE_CHECKING:
-    from prompt_toolkit.key_binding import KeyBindings
 
 Completions = Mapping[str, set[str] | None]
 """The words that may follow each command; None: files."""
@@ -118,7 +115,7 @@ class TerminalReader:
 Reader = PipeReader | TerminalReader
 
 
-def _keys() -> "KeyBindings":
+def _keys() -> Any:
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
     keys = KeyBindings()

@@ -4,20 +4,17 @@ Owns a model for each of Ray's workers. Needs no Ray itself.
 """
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymtp.errors import ContextFull, PymtpError
 from pymtp.loading.params import ModelParams
 from pymtp.model import Model
 from pymtp.serving.generation import Generation
 from pymtp.serving.params import GenerationParams
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from pymtp.text.files import StrPath
+from pymtp.text.files import StrPath
 
 
 class Completions:
@@ -31,7 +28,7 @@ class Completions:
 
     def __init__(
         self,
-        path: "StrPath | None" = None,
+        path: StrPath | None = None,
         *,
         prompt: str = "prompt",
         params: GenerationParams | None = None,
@@ -42,7 +39,7 @@ class Completions:
         self._prompt, self._params = prompt, params
         self._model = Model(path, model=model, **{"n_seq_max": 8, **options})
 
-    def __call__(self, rows: "dict[str, NDArray[Any]]") -> "dict[str, NDArray[Any]]":
+    def __call__(self, rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Columns in, columns out, in the same order. Raises BackendError if the model fails."""
         answers = [self._submit(str(prompt)) for prompt in rows[self._prompt]]
         columns = zip(*map(_columns, answers), strict=True)

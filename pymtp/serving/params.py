@@ -4,10 +4,10 @@ Knows values and their ranges; no session, no model.
 """
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from pymtp.acceptance.forced import Forced, Scripted
 from pymtp.chat.prompt import ChatPrompt
@@ -16,9 +16,6 @@ from pymtp.errors import INT_MAX, InvalidParameter, require
 from pymtp.loading.params import ADAPTER_SCALE_MAX
 from pymtp.sampling.params import SamplingParams, as_texts, is_text
 from pymtp.sampling.rules import check_grammar
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Accept = Literal["auto", "match", "rejection", "rejection-tokenwise"]
 
@@ -234,7 +231,7 @@ class GenerationOptions(TypedDict, total=False):
     sampling: SamplingParams
     max_tokens: int
     ignore_eos: bool
-    stop: "str | Sequence[str]"
+    stop: str | Sequence[str]
     grammar: str | None
     json_schema: str | Mapping[str, Any] | None
     chat: ChatPrompt | None
