@@ -113,6 +113,8 @@ class Model:
         """One line for people: why a model's MTP heads are not used, or None."""
         self.session = _open_session(weights, self.params, choice)
         """The session in which the model generates; see `call`."""
+        self.n_ctx = self.session.n_ctx
+        """Tokens of context of each sequence."""
         if self.session.n_heads > 0:
             self._limit_drafts(tokens)
         self.vocabulary = Vocabulary(weights.model, self.info.chat_template)
@@ -178,11 +180,6 @@ class Model:
         """What a generation uses where nothing else is asked for: the sampling that the GGUF recommends
         (`general.sampling.*`), as in llama.cpp, and the draft length of `draft_max`."""
         return self._defaults
-
-    @property
-    def n_ctx(self) -> int:
-        """Tokens of context of each sequence."""
-        return self.session.n_ctx
 
     @property
     def has_chat_template(self) -> bool:

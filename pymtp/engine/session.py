@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from pymtp.binding.library import check, ffi, lib, model_pointer
@@ -88,7 +89,7 @@ class Counters(NamedTuple):
         return self.n_trunk_builds + self.n_head_builds
 
 
-class Session(Snapshots):
+class Session(Snapshots, AbstractContextManager["Session"]):
     """A context in which the trunk runs and, with `n_draft_max` > 0, the model's MTP heads.
 
     `model` is llama.cpp's handle of a model (Weights.model), loaded with `load_mtp` if its heads are to draft;
@@ -410,9 +411,6 @@ class Session(Snapshots):
         """Free the context. The session cannot be used afterwards; closing twice is harmless."""
         self._pointer = None
         self._free()
-
-    def __enter__(self) -> Session:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

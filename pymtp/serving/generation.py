@@ -5,7 +5,7 @@ Owns the text. Takes the updates of its request in whatever thread or task itera
 
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ OnPrompt = Callable[[int, int], object]
 """Called after each part of a prompt: how many of its tokens are in the cache, and how many it has."""
 
 
-class Generation(Iterator[str], AsyncIterator[str]):
+class Generation(Iterator[str], AsyncIterator[str], AbstractContextManager["Generation"]):
     """One answer: iterate over it, with `for` or `async for`, for its text in the pieces in which it is made.
 
     The model keeps generating in its own thread, whether or not anybody takes the pieces. `close`, leaving a `with`
@@ -125,9 +125,6 @@ class Generation(Iterator[str], AsyncIterator[str]):
             self.is_over = True
             self._loop.cancel(self._request)
             self._request.wake()  # whoever waits for more of it
-
-    def __enter__(self) -> "Generation":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
