@@ -24,11 +24,10 @@ import pymtp
 from pymtp.errors import InvalidParameter, PymtpError
 
 from .commands import COMMANDS, HEADS
-from .flags import OF_LLAMA_CPP, Values, parse_without_schemas, with_flags
+from .flags import OF_LLAMA_CPP, Values, answer, first_unknown, parse_without_schemas, values_of_flags, with_flags
 from .llama_cpp import from_variables, translated
 from .output import DEBUG, CommandError, Output, OutputClosed, print_note, print_stderr
 from .table import TABLE, flags_of
-from .unknown import answer, first_unknown, values_of_flags
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
 # BadParameter is the usage error that every parsing problem derives from.

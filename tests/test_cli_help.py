@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from pymtp_cli.app import app
+from pymtp_cli.flags import first_unknown, unknown_flag
 from pymtp_cli.llama_cpp import REFUSED as REFUSED_FLAGS
-from pymtp_cli.unknown import first_unknown, unknown_flag
 from typer.main import get_command
 from typer.testing import CliRunner
 
