@@ -41,13 +41,11 @@ class Metadata:
         spans = {key: span for key, span in shard.spans.items() if not key.startswith("split.")}
         self.pairs = {key: header[start:end] for key, (start, end) in spans.items()}
 
-    def set_number(self, key: str, value: int) -> None:
-        """Have `value` as a uint32, in the place of the pair `key` if there is one."""
-        self.pairs[key] = _text(key) + struct.pack("<II", _UINT32, value)
-
-    def set_text(self, key: str, value: str) -> None:
-        """Have `value` as a text, in the place of the pair `key` if there is one."""
-        self.pairs[key] = _text(key) + struct.pack("<I", _STRING) + _text(value)
+    def set(self, key: str, value: int | str) -> None:
+        """Have `value` as a uint32 or a text, in the place of the pair `key` if there is one."""
+        is_number = isinstance(value, int)
+        data = struct.pack("<II", _UINT32, value) if is_number else struct.pack("<I", _STRING) + _text(str(value))
+        self.pairs[key] = _text(key) + data
 
     def header(self, tensors: "Sequence[Tensor]") -> tuple[bytes, int]:
         """What comes before the data of `tensors`, and the bytes of the whole file."""

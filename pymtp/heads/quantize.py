@@ -100,9 +100,9 @@ def quantize_heads(
     metadata = Metadata(model.shards[0])
     if model.is_heads_alone and types.type and "general.file_type" in metadata.pairs:
         file_type = next(number for number, name in FILE_TYPES.items() if name.startswith(types.type.upper()))
-        metadata.set_number("general.file_type", file_type)
+        metadata.set("general.file_type", file_type)
     if "general.quantization_version" not in metadata.pairs:
-        metadata.set_number("general.quantization_version", 2)
+        metadata.set("general.quantization_version", 2)
     write_gguf(out, metadata, tensors, on_write)
     return changes
 

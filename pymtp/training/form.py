@@ -128,9 +128,9 @@ def read_head(path: Path, form: Form) -> dict[str, Array]:
 def write_head(path: Path, model: ModelFile, tensors: Mapping[str, Array], kind: str) -> None:
     """Write a head to a file of its own. Matrices become `kind`, or what fits their rows."""
     metadata = Metadata(model.shards[0])
-    metadata.set_number(f"{model.architecture}.block_count", model.n_layer + 1)
-    metadata.set_number(f"{model.architecture}.nextn_predict_layers", 1)
-    metadata.set_text(TRAINED_FOR, model.trunk_id)
+    metadata.set(f"{model.architecture}.block_count", model.n_layer + 1)
+    metadata.set(f"{model.architecture}.nextn_predict_layers", 1)
+    metadata.set(TRAINED_FOR, model.trunk_id)
     made = [_stored(f"blk.{model.n_layer}.{name}", values, kind) for name, values in tensors.items()]
     write_gguf(path, metadata, made)
 
