@@ -4,8 +4,7 @@ from platformdirs import user_cache_path
 
 import pymtp
 from pymtp.engine.cores import n_cores
-from pymtp.loading.rpc import serve_devices
-from pymtp.placement.devices import find_devices, host_device
+from pymtp.placement.devices import find_devices, host_device, serve_devices
 from pymtp.text.files import make_own_folder
 
 from .flags import Values

@@ -1,4 +1,4 @@
-"""What a model is loaded with: parameters, vocabulary, adapters, projector, RPC servers. loader.py loads its weights.
+"""What a model is loaded with: parameters, vocabulary, adapters, projector. loader.py loads its weights.
 
 Must not know sessions, sampling or drafting.
 """

@@ -1,17 +1,18 @@
-"""The devices that llama.cpp can compute on: their names, kinds and memory.
+"""The devices that llama.cpp can compute on: their names, kinds and memory; of other machines those that RPC servers
+lend, and how this one lends its own.
 
-Knows nothing of models.
+Owns connections to RPC servers. Knows nothing of models.
 """
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pymtp.binding.library import check, ffi, lib, library_file, text_of
+from pymtp.binding.library import check, ffi, lib, library_file, made, text_of
 from pymtp.errors import InvalidParameter
-from pymtp.loading.rpc import RpcLink
 
 _KINDS = ("CPU", "GPU", "IGPU", "ACCEL", "META")  # ggml_backend_dev_type
 _NEEDED = {
@@ -31,6 +32,22 @@ class Device(NamedTuple):
     description: str
     free_bytes: int
     total_bytes: int
+
+
+class RpcLink:
+    """A connection to an RPC server, which serves nobody else as long as it is open."""
+
+    def __init__(self, endpoint: str) -> None:
+        """`endpoint`: host:port. Raises RemoteError if no server of this build answers there."""
+        self._link = made("rpc", lib.pymtp_rpc_connect, endpoint.encode(errors="replace"))
+        self.devices: list[Any] = []
+        """llama.cpp's handles of the server's devices."""
+        while (device := lib.pymtp_rpc_device(self._link, len(self.devices))) != ffi.NULL:
+            self.devices.append(device)
+
+    def close(self) -> None:
+        """Hand the server back, unless something is loaded there."""
+        ffi.release(self._link)
 
 
 def devices(rpc: Sequence[str] = ()) -> list[Device]:
@@ -75,6 +92,17 @@ def find_devices(names: Sequence[str] | None, remote: Sequence[Any] = ()) -> lis
         known = ", ".join(by_name) or "there is none but the CPU"
         raise InvalidParameter("device", f"none, or names of devices ({known})", value=unknown[0])
     return [by_name[name] for name in names]
+
+
+def serve_devices(endpoint: str, devices: Sequence[Any], n_threads: int, cache: os.PathLike[str] | None = None) -> None:
+    """Lend devices to one client at a time, until the process ends.
+
+    `cache`: a folder that keeps large weights, so that they need not be sent again. Raises BackendError if it cannot
+    listen at `endpoint`, address:port.
+    """
+    handles = ffi.new("ggml_backend_dev_t[]", list(devices))
+    folder = ffi.NULL if cache is None else ffi.new("char[]", os.fsencode(cache))
+    check(lib.pymtp_rpc_serve(endpoint.encode(), folder, n_threads, len(handles), handles))
 
 
 def cpu_features() -> str:

@@ -10,7 +10,6 @@ from pymtp.binding.library import lib
 from pymtp.errors import require
 from pymtp.gguf.facts import GgufInfo
 from pymtp.loading.params import ModelParams
-from pymtp.loading.rpc import RpcLink
 from pymtp.placement import devices
 from pymtp.placement.demand import Demand
 from pymtp.placement.places import EMBEDDING_ALONE, EXPERTS, Overrides, Place, Spot, layer_owners, places
@@ -27,7 +26,7 @@ class LoadTarget:
     def __init__(self, params: ModelParams, info: GgufInfo) -> None:
         """Raises InvalidParameter for devices that do not exist or do not go together, RemoteError for RPC servers."""
         self._info = info
-        self._links = [RpcLink(endpoint) for endpoint in params.rpc]
+        self._links = [devices.RpcLink(endpoint) for endpoint in params.rpc]
         self._remote = [device for link in self._links for device in link.devices]
         self.devices = devices.find_devices(params.device, self._remote)
         """llama.cpp's handles."""

@@ -17,7 +17,7 @@ from typer.main import get_command
 import pymtp
 from pymtp import PymtpError, benchmark
 from pymtp.embedded import model_path
-from pymtp.loading import rpc
+from pymtp.placement import devices
 from pymtp.server import run
 
 from .fuzzer import Fuzzer
@@ -57,7 +57,7 @@ class Flags(Fuzzer):
         pymtp.Model = stop  # type: ignore[misc, assignment]
         benchmark.measure = stop  # type: ignore[attr-defined, assignment]
         run.serve = stop  # type: ignore[assignment]
-        rpc.serve_devices = stop
+        devices.serve_devices = stop
         pymtp.exit_on_abort = lambda: None
         # made once: that takes ten times as long as parsing a list
         self._command = get_command(app.app)
