@@ -9,11 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, reduce
 from itertools import chain
 from operator import add
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from pymtp.chat.params import ChatParams
 from pymtp.chat.parser import ChatMessage
@@ -44,15 +44,13 @@ class Message(TypedDict, total=False):
     """Why an answer ended; None: early."""
 
 
-@dataclass(frozen=True)
-class _Text:
-    """A text and the tokens that it came from."""
+class _Text(NamedTuple):
+    """What a conversation knows of a prompt: its text, and the tokens that it came from."""
 
     text: str = ""
     tokens: tuple[int, ...] = ()
     chat: ChatPrompt = ChatPrompt("")
     images: tuple[PlacedImage, ...] = ()
-    """What a conversation knows of a prompt."""
 
 
 class Conversation:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from glob import glob
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pymtp import Image, SamplingParams
 from pymtp.errors import PymtpError, explained
@@ -25,8 +25,7 @@ from .screen import CUT, Display
 from .state import Chat, Start, as_typed, names, with_value
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """`run` takes the chat and what was typed after the name; it may return an answer that is to be shown."""
 
     arguments: str

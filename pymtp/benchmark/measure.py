@@ -49,8 +49,7 @@ class Step(NamedTuple):
 OnStep = Callable[[Step], object]
 
 
-@dataclass(frozen=True)
-class _Work:
+class _Work(NamedTuple):
     """A test, prepared for one model."""
 
     test: Workload
@@ -129,7 +128,7 @@ class _Stage:
         if self.experiment.warms_up:
             on_step(Step("warming up", 0, n_all))
             # builds graphs and touches pages; what is already in the cache changes neither
-            shapes = {(work.test.n_prompt, work.test.n_gen > 0): replace(work, prefix=[]) for work in works}
+            shapes = {(work.test.n_prompt, work.test.n_gen > 0): work._replace(prefix=[]) for work in works}
             for work in shapes.values():
                 for arm in self.arms(work.test):
                     self._generate(work, arm, Trial(0, 0), min(work.test.n_gen, _N_WARMUP))

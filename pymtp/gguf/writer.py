@@ -9,8 +9,8 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pymtp.errors import ModelError, explained
 from pymtp.gguf.header import MAGIC, Shard, TensorInfo, padded, tensor_bytes
@@ -60,8 +60,7 @@ class Metadata:
         return header.ljust(begin, b"\0"), begin + at
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """One tensor of a file that is going to be written. `shape`: the fastest dimension first."""
 
     name: str
