@@ -12,7 +12,7 @@ from operator import add
 from statistics import fmean, median, stdev
 from typing import Any
 
-from pymtp.benchmark.experiment import Arm, Results, Sample, Subject, Trial, Variant, Workload
+from pymtp.benchmark.experiment import Arm, Results, Sample, Subject, Trial, Variant
 from pymtp.benchmark.provenance import backend, cpu, gpus
 from pymtp.serving.statistics import Stats
 from pymtp.version import version_text
@@ -36,25 +36,17 @@ class Row:
     pairs: their range).
     """
 
-    def __init__(
-        self,
-        variant: Variant,
-        subject: Subject,
-        test: Workload,
-        category: str,
-        arm: Arm,
-        pairs: Pairs,
-        plain: Pairs,
-        without: Pairs,
-    ) -> None:
+    def __init__(self, subject: Subject, category: str, pairs: Pairs, plain: Pairs, without: Pairs) -> None:
         """`plain`: what `pairs` are compared with; `without`: their prompts in a session without MTP."""
+        first = next(iter(pairs.values()))
+        test, arm = first.test, first.arm
         stats = reduce(add, (sample.stats for sample in pairs.values()), Stats())
         speeds = [tok_s(sample) for sample in pairs.values()]
         ratios = [tok_s(sample) / tok_s(plain[trial]) for trial, sample in pairs.items() if trial in plain]
         in_both = [(sample.stats, without[trial].stats) for trial, sample in pairs.items() if trial in without]
         costs = [1 - (ours.prompt_tok_s or 0.0) / (other.prompt_tok_s or 1.0) for ours, other in in_both]
         per_round_ms = 1000 / stats.rounds if stats.rounds else None
-        self._set_what_runs(variant, subject)
+        self._set_what_runs(first.variant, subject)
         self.test = test.name
         self.n_prompt = test.n_prompt
         self.n_gen = test.n_gen
@@ -64,7 +56,7 @@ class Row:
         self.temperature = arm.temperature
         self.accept = arm.accept
         """The method that was asked for."""
-        self.acceptance = next(iter(pairs.values())).acceptance if arm.draft_max else "plain"
+        self.acceptance = first.acceptance if arm.draft_max else "plain"
         """The method that was used."""
         self.forced_rate = arm.forced_rate
         self.is_valid_text = arm.forced_rate is None
@@ -133,23 +125,21 @@ def rows(results: Results) -> list[Row]:
             categories = list(dict.fromkeys(sample.category for sample in part))
             for category in [ALL, *categories] if len(categories) > 1 else categories:
                 samples = [sample for sample in part if category in (ALL, sample.category)]
-                found += _rows_of_arms(variant, subject, test, category, samples)
+                found += _rows_of_arms(subject, category, samples)
     return found
 
 
-def _rows_of_arms(
-    variant: Variant, subject: Subject, test: Workload, category: str, samples: Sequence[Sample]
-) -> Iterator[Row]:
+def _rows_of_arms(subject: Subject, category: str, samples: Sequence[Sample]) -> Iterator[Row]:
     arms: dict[Arm, Pairs] = {}
     without = {sample.trial: sample for sample in samples if sample.is_prompt_only}
     for sample in samples:
         # a prompt's plain arm is a session without heads: that is what MTP costs
-        if not sample.is_prompt_only or not test.n_gen:
+        if not sample.is_prompt_only or not sample.test.n_gen:
             arms.setdefault(sample.arm, {})[sample.trial] = sample
     plain_arms = {arm.temperature: pairs for arm, pairs in arms.items() if not arm.draft_max}
     # samples come in rotating order
     for arm, pairs in sorted(arms.items(), key=lambda entry: _order(entry[0])):
-        yield Row(variant, subject, test, category, arm, pairs, plain_arms.get(arm.temperature, {}), without)
+        yield Row(subject, category, pairs, plain_arms.get(arm.temperature, {}), without)
 
 
 def _order(arm: Arm) -> tuple[float, float, str, float]:
