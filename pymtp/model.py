@@ -297,8 +297,8 @@ class Model:
         if "images" in options:
             raise TypeError("chat() takes images as parts of messages")
         messages, images = self.marked(messages)
-        prompt = self.render(messages, asked_as_openai(chat_params, tools, tool_choice, response_format))
-        options["chat"] = prompt
+        asked = asked_as_openai(chat_params, response_format, tools=tools, tool_choice=tool_choice)
+        options["chat"] = prompt = self.render(messages, asked)
         tokens = self.image_prompt(prompt.text, images, self.marker) if images else prompt.text
         return self.generate(tokens, params, on_prompt=on_prompt, **options)
 

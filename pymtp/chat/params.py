@@ -73,15 +73,9 @@ class ChatParams:
         return self.tool_choice if isinstance(self.tool_choice, str) else "required"
 
 
-def asked_as_openai(
-    params: ChatParams | None,
-    tools: Sequence[Mapping[str, Any]] | None,
-    tool_choice: str | Mapping[str, Any] | None,
-    response_format: Mapping[str, Any] | None,
-) -> ChatParams:
-    """`params` with what of the others is not None. Raises InvalidParameter."""
-    given = {"tools": tools, "tool_choice": tool_choice}
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+def asked_as_openai(params: ChatParams | None, response_format: Mapping[str, Any] | None, **given: Any) -> ChatParams:
+    """`params` with what of the others is not None; `given`: fields of it. Raises InvalidParameter."""
+    changes = {name: value for name, value in given.items() if value is not None}
     if response_format is not None:
         changes["json_schema"] = schema_of(response_format)
     params = ChatParams() if params is None else params
