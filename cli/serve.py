@@ -18,7 +18,7 @@ from pymtp.server.run import serve as run_server
 from pymtp.server.settings import ServerSettings
 
 from .asked import chat_of, given_for, text_of
-from .context import Found, note_embedded, note_room, prepare_library
+from .context import Found, named_model, note_embedded, note_room, prepare_library
 from .flags import Values
 from .output import CommandError, print_note
 
@@ -33,9 +33,8 @@ def serve(own: Values) -> None:
         print_note(f"{','.join(hosts)} is open to others, and no key is needed; set --api-key or --api-key-file")
     if own.slot_save_path is not None and not os.path.isdir(own.slot_save_path):
         raise InvalidParameter("slot_save_path", f"a folder that exists, not {own.slot_save_path}")
-    path = own.model_file if own.hf else own.model_file or own.model
     # the budget of the thinking is for chats alone
-    found = Found(own, path, reasoning_budget=-1)
+    found = Found(own, named_model(own), reasoning_budget=-1)
     if found.params.forced:
         print_note("acceptance is forced: the texts are not valid output of the model")
     model, context, drafting = found.setup

@@ -110,6 +110,12 @@ def test_a_key_that_is_empty_does_not_leave_the_server_open(monkeypatch: pytest.
     assert result.exit_code == 1 and "--api-key has no key" in result.stderr
 
 
+@pytest.mark.parametrize("other", [["-m", "b.gguf"], ["-hf", "user/repo"]])
+def test_a_model_that_is_named_twice_is_not_passed_over(other: list[str]) -> None:
+    result = CliRunner().invoke(app, ["serve", "a.gguf", *other], prog_name="pymtp")
+    assert result.exit_code == 2 and "not both" in result.stderr
+
+
 def test_a_port_that_is_in_use_is_named_by_its_flag() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
