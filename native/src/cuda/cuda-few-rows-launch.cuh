@@ -16,9 +16,8 @@
 #include "cuda-more-rows-launch.cuh"
 
 struct few_rows_type {
-    // whether shared memory does for a product; and for one of MORE_ROWS_COLUMNS_MIN to _MAX columns on tensor cores
-    bool (*can)(const few_rows_product & p, const few_rows_device & device);
-    bool (*can_more)(int n_tokens, const few_rows_device & device);
+    // whether shared memory does for a product of at most FEW_ROWS_COLUMNS_MAX columns
+    bool (*can)(few_rows_product p, const few_rows_device & device);
     // tiles of columns that thread blocks take at a time of a product of more columns
     int (*many_tiles)(few_rows_product p, const few_rows_device & device);
     // of at most FEW_ROWS_COLUMNS_MAX columns, or with experts; of MORE_ROWS_COLUMNS_MIN to _MAX; of more
@@ -28,15 +27,8 @@ struct few_rows_type {
                         cudaStream_t stream);
 };
 
-template <class T> static bool few_rows_can(const few_rows_product & p, const few_rows_device & device) {
-    few_rows_product divided = p;
-    if (!p.ids && p.n_tokens > MORE_ROWS_COLUMNS_MAX) {
-        return many_rows_tiles<typename many_rows_type<T>::type>(p, device) > 0;
-    }
-    if (!p.ids && p.n_tokens > FEW_ROWS_COLUMNS_MAX) {
-        return more_rows_can<T>(p.n_tokens, device);
-    }
-    return few_rows_divide<T>(divided, FEW_ROWS_COLUMNS_MAX, true, device);
+template <class T> static bool few_rows_can(few_rows_product p, const few_rows_device & device) {
+    return few_rows_divide<T>(p, FEW_ROWS_COLUMNS_MAX, true, device);
 }
 
 template <class T, int N, bool GATE>
@@ -72,12 +64,10 @@ static void few_rows_launch(const few_rows_product & p, const few_rows_device & 
 }
 
 // n_values: of a block
-#define FEW_ROWS_TYPE(name, n_values)                                                                            \
-    static_assert(few_rows_##name::SIZE * (n_values) == few_rows_##name::N_VALUES * (int) sizeof(block_##name)); \
-    extern const few_rows_type FEW_ROWS_##name;                                                                  \
-    const few_rows_type        FEW_ROWS_##name = { few_rows_can<few_rows_##name>,                                \
-                                                   more_rows_can<few_rows_##name>,                               \
-                                                   many_rows_tiles<many_rows_type<few_rows_##name>::type>,       \
-                                                   few_rows_launch<few_rows_##name>,                             \
-                                                   more_rows_launch<few_rows_##name>,                            \
+#define FEW_ROWS_TYPE(name, n_values)                                                                                   \
+    static_assert(few_rows_##name::SIZE * (n_values) == few_rows_##name::N_VALUES * (int) sizeof(block_##name));        \
+    extern const few_rows_type FEW_ROWS_##name;                                                                         \
+    const few_rows_type        FEW_ROWS_##name = { few_rows_can<few_rows_##name>,                                       \
+                                                   many_rows_tiles<many_rows_type<few_rows_##name>::type>,              \
+                                                   few_rows_launch<few_rows_##name>, more_rows_launch<few_rows_##name>, \
                                                    many_rows_launch<many_rows_type<few_rows_##name>::type> };

@@ -35,7 +35,7 @@ static const few_rows_type * few_rows_find(ggml_type type) {
 static std::atomic<size_t> g_shared_limit{ SIZE_MAX };
 
 void pymtp_cuda_limit_shared_memory(size_t size) {
-    g_shared_limit = size;
+    g_shared_limit = std::max<size_t>(size, MORE_ROWS_SHARED_MAX);
 }
 
 static few_rows_device few_rows_current_device() {
@@ -116,11 +116,6 @@ static const few_rows_type * few_rows_type_of(const ggml_tensor * src0, const gg
     return few_rows_find(src0->type);
 }
 
-// of shared memory, whatever the weights are
-static bool more_rows_has_room() {
-    return few_rows_current_device().shared_size >= MORE_ROWS_SHARED_MAX;
-}
-
 static bool more_rows_is_aligned(const ggml_tensor * src1) {
     return ggml_is_contiguous_rows(src1) && ((size_t) src1->data | src1->nb[1] | src1->nb[2]) % sizeof(float4) == 0;
 }
@@ -131,32 +126,26 @@ static bool many_rows_takes(int64_t n_rows, const ggml_tensor * dst) {
 }
 
 // whether the kernels for more rows take these: what they do not, the kernel for few rows does, up to FEW_ROWS_COLUMNS_MAX
-static bool more_rows_takes(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * dst) {
-    const int64_t n_rows      = src1->ne[1];
-    const bool    is_whole    = src0->ne[0] % 256 == 0;
-    const bool    takes_parts = n_rows > FEW_ROWS_COLUMNS_MAX && (many_rows_takes(n_rows, dst) || more_rows_has_room());
-    return n_rows >= MORE_ROWS_COLUMNS_MIN && n_rows <= MANY_ROWS_COLUMNS_MAX && (is_whole || takes_parts) &&
-           more_rows_is_aligned(src1);
+static bool more_rows_takes(const ggml_tensor * src0, const ggml_tensor * src1) {
+    const int64_t n_rows   = src1->ne[1];
+    const bool    is_whole = src0->ne[0] % 256 == 0;
+    return n_rows >= MORE_ROWS_COLUMNS_MIN && n_rows <= MANY_ROWS_COLUMNS_MAX &&
+           (is_whole || n_rows > FEW_ROWS_COLUMNS_MAX) && more_rows_is_aligned(src1);
 }
 
 bool mtp_cuda_few_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids,
                            const ggml_cuda_mm_fusion_args_host * fusion, const ggml_tensor * dst) {
-    const few_rows_type * type   = few_rows_type_of(src0, src1, dst);
-    const int64_t         n_rows = ids ? src1->ne[2] : src1->ne[1];
-    if (!type) {
+    const few_rows_type * type     = few_rows_type_of(src0, src1, dst);
+    const int64_t         n_rows   = ids ? src1->ne[2] : src1->ne[1];
+    const bool            is_plain = src0->ne[2] == 1 && src1->ne[2] == 1 && src0->ne[3] == 1 && src1->ne[3] == 1;
+    const bool            has_bias = fusion && (fusion->x_bias || fusion->gate_bias);
+    if (!type || (ids ? has_bias : !is_plain)) {
         return false;
     }
-    if (n_rows > FEW_ROWS_COLUMNS_MAX && (ids || !more_rows_takes(src0, src1, dst))) {
-        return false;
+    if (n_rows > FEW_ROWS_COLUMNS_MAX) {
+        return !ids && more_rows_takes(src0, src1);
     }
-    const bool in_groups = n_rows > MORE_ROWS_COLUMNS_MAX && !many_rows_takes(n_rows, dst);
-    const bool is_plain  = src0->ne[2] == 1 && src1->ne[2] == 1 && src0->ne[3] == 1 && src1->ne[3] == 1;
-    const bool has_bias  = fusion && (fusion->x_bias || fusion->gate_bias);
-    if (ids ? has_bias : !is_plain) {
-        return false;
-    }
-    return in_groups ? type->can_more(MORE_ROWS_COLUMNS_MAX, few_rows_current_device()) :
-                       type->can(few_rows_describe(src0, src1, ids, fusion, dst), few_rows_current_device());
+    return type->can(few_rows_describe(src0, src1, ids, fusion, dst), few_rows_current_device());
 }
 
 void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
@@ -197,8 +186,7 @@ static void many_rows_run(ggml_backend_cuda_context & ctx, few_rows_product p, c
 static bool expert_rows_can(const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * dst) {
     const int64_t n_tokens = src1->ne[2];
     return (n_tokens >= MORE_ROWS_COLUMNS_MIN || few_rows_is_invariant(dst)) && n_tokens <= MANY_ROWS_COLUMNS_MAX &&
-           src0->ne[2] <= MORE_ROWS_EXPERTS_MAX && few_rows_type_of(src0, src1, dst) && more_rows_is_aligned(src1) &&
-           more_rows_has_room();
+           src0->ne[2] <= MORE_ROWS_EXPERTS_MAX && few_rows_type_of(src0, src1, dst) && more_rows_is_aligned(src1);
 }
 
 // How many columns that have the same expert the kernel for many rows takes at a time: more than most experts have, as
@@ -299,7 +287,7 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
     const bool            is_many  = many_rows_takes(n_rows, dst);
     const int             n_group  = n_rows > 8 ? MORE_ROWS_COLUMNS_MAX : 8;
     const int             n_groups = (n_rows + n_group - 1) / n_group;
-    if (ids || !more_rows_takes(src0, src1, dst) || (!is_many && !type->can_more(n_group, device))) {
+    if (ids || !more_rows_takes(src0, src1)) {
         return false;
     }
     const int    n_values = (int) src1->ne[0];

@@ -57,5 +57,6 @@ void mtp_cuda_few_rows_gather(ggml_cgraph * cgraph);
 // Computes such products, from node i on, in one kernel. Returns how many nodes these are, without node i.
 int mtp_cuda_few_rows_together(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i);
 
-// Products take no more shared memory than this for a thread block, as on a GPU that has less. For measurements.
+// Products take no more shared memory than this for a thread block, as on a GPU that has less: 64 KiB at least, which all
+// have from Turing on. For measurements.
 extern "C" __attribute__((visibility("default"))) void pymtp_cuda_limit_shared_memory(size_t size);

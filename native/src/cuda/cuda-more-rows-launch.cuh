@@ -7,12 +7,6 @@
 // the kernel after what it uses and does not include: tests have an emulation in its place
 #include "cuda-more-rows-kernel.cuh"
 
-// whether shared memory does for this number of columns
-template <class T> static bool more_rows_can(int n_columns, const few_rows_device & device) {
-    const int size = more_rows_all_tiles(n_columns) == 1 ? more_rows_team_size<T, 1>() : more_rows_team_size<T, 2>();
-    return (size_t) size <= device.shared_size;
-}
-
 template <class T, int NT, bool GATE>
 static void more_rows_launch(few_rows_product p, const few_rows_device & device, cudaStream_t stream) {
     const size_t size = more_rows_divide<T, NT>(p, GATE, device);

@@ -28,7 +28,7 @@ struct alignas(16) more_rows_4_floats {
 };
 
 static constexpr int MORE_ROWS_EXPERTS_MAX = 1024;
-static constexpr int MORE_ROWS_SHARED_MAX  = 64 << 10; // bytes that a team may take
+static constexpr int MORE_ROWS_SHARED_MAX  = 64 << 10; // bytes that a team may take: all GPUs from Turing on have them
 
 // of 8 columns
 static constexpr FEW_ROWS_HOST_FUNCTION int more_rows_all_tiles(int n_rows) {
