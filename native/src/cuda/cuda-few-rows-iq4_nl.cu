@@ -1,3 +1,3 @@
 #include "cuda-few-rows-launch.cuh"
 
-FEW_ROWS_TYPE(iq4_nl, QK4_NL)
+FEW_ROWS_TYPE(iq4_nl, GGML_TYPE_IQ4_NL)

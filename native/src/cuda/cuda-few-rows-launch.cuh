@@ -7,6 +7,9 @@
 
 #include <cuda_pipeline.h>
 
+#include <algorithm>
+#include <type_traits>
+
 #define FEW_ROWS_KERNEL                             __global__
 #define FEW_ROWS_LAUNCH_BOUNDS(n_threads, n_blocks) __launch_bounds__(n_threads, n_blocks)
 #define FEW_ROWS_SHARED(name)                       extern __shared__ __align__(16) char name[]
@@ -15,7 +18,9 @@
 #include "cuda-many-rows-launch.cuh"
 #include "cuda-more-rows-launch.cuh"
 
+// A type has two: for matrix rows of whole 256 values, and for those that end with a part.
 struct few_rows_type {
+    ggml_type type;
     // whether shared memory does for a product of at most FEW_ROWS_COLUMNS_MAX columns
     bool (*can)(few_rows_product p, const few_rows_device & device);
     // tiles of columns that thread blocks take at a time of a product of more columns
@@ -23,8 +28,7 @@ struct few_rows_type {
     // of at most FEW_ROWS_COLUMNS_MAX columns, or with experts; of MORE_ROWS_COLUMNS_MIN to _MAX; of more
     void (*launch)(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream);
     void (*launch_more)(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream);
-    void (*launch_many)(const few_rows_product & p, const few_rows_device & device, ggml_cuda_pool & pool,
-                        cudaStream_t stream);
+    void (*launch_many)(few_rows_product p, const few_rows_device & device, ggml_cuda_pool & pool, cudaStream_t stream);
 };
 
 template <class T> static bool few_rows_can(few_rows_product p, const few_rows_device & device) {
@@ -63,11 +67,17 @@ static void few_rows_launch(const few_rows_product & p, const few_rows_device & 
     }
 }
 
-// n_values: of a block
-#define FEW_ROWS_TYPE(name, n_values)                                                                                   \
-    static_assert(few_rows_##name::SIZE * (n_values) == few_rows_##name::N_VALUES * (int) sizeof(block_##name));        \
-    extern const few_rows_type FEW_ROWS_##name;                                                                         \
-    const few_rows_type        FEW_ROWS_##name = { few_rows_can<few_rows_##name>,                                       \
-                                                   many_rows_tiles<many_rows_type<few_rows_##name>::type>,              \
-                                                   few_rows_launch<few_rows_##name>, more_rows_launch<few_rows_##name>, \
-                                                   many_rows_launch<many_rows_type<few_rows_##name>::type> };
+// IS_CUT: of matrix rows that end with a part of 256 values
+template <class T, bool IS_CUT> static constexpr few_rows_type few_rows_entry(ggml_type type) {
+    using cut  = std::conditional_t<IS_CUT && (T::N_VALUES < 256), few_rows_parts<T>, T>;
+    using many = typename many_rows_type<cut>::type;
+    return {
+        type, few_rows_can<T>, many_rows_tiles<many>, few_rows_launch<T>, more_rows_launch<cut>, many_rows_launch<many>
+    };
+}
+
+#define FEW_ROWS_TYPE(name, type)                                                                                   \
+    static_assert(few_rows_##name::SIZE == (few_rows_##name::N_VALUES < 256 ? 2 : 1) * (int) sizeof(block_##name)); \
+    extern const few_rows_type FEW_ROWS_##name[2];                                                                  \
+    const few_rows_type        FEW_ROWS_##name[2] = { few_rows_entry<few_rows_##name, false>(type),                 \
+                                                      few_rows_entry<few_rows_##name, true>(type) };

@@ -1,3 +1,3 @@
 #include "cuda-few-rows-launch.cuh"
 
-FEW_ROWS_TYPE(mxfp4, QK_MXFP4)
+FEW_ROWS_TYPE(mxfp4, GGML_TYPE_MXFP4)

@@ -1,3 +1,3 @@
 #include "cuda-few-rows-launch.cuh"
 
-FEW_ROWS_TYPE(q3_K, QK_K)
+FEW_ROWS_TYPE(q3_K, GGML_TYPE_Q3_K)

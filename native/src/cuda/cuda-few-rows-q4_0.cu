@@ -1,3 +1,3 @@
 #include "cuda-few-rows-launch.cuh"
 
-FEW_ROWS_TYPE(q4_0, QK4_0)
+FEW_ROWS_TYPE(q4_0, GGML_TYPE_Q4_0)

@@ -1,3 +1,3 @@
 #include "cuda-few-rows-launch.cuh"
 
-FEW_ROWS_TYPE(q5_0, QK5_0)
+FEW_ROWS_TYPE(q5_0, GGML_TYPE_Q5_0)

@@ -1,3 +1,3 @@
 #include "cuda-few-rows-launch.cuh"
 
-FEW_ROWS_TYPE(q5_K, QK_K)
+FEW_ROWS_TYPE(q5_K, GGML_TYPE_Q5_K)

@@ -1,3 +1,3 @@
 #include "cuda-few-rows-launch.cuh"
 
-FEW_ROWS_TYPE(q8_0, QK8_0)
+FEW_ROWS_TYPE(q8_0, GGML_TYPE_Q8_0)

@@ -9,27 +9,23 @@
 #include <algorithm>
 #include <atomic>
 #include <climits>
-#include <iterator>
 #include <utility>
 
-extern const few_rows_type FEW_ROWS_q8_0, FEW_ROWS_q4_0, FEW_ROWS_q5_0, FEW_ROWS_iq4_nl, FEW_ROWS_mxfp4, FEW_ROWS_q3_K,
-    FEW_ROWS_q4_K, FEW_ROWS_q5_K, FEW_ROWS_q6_K, FEW_ROWS_iq4_xs;
+extern const few_rows_type FEW_ROWS_q8_0[], FEW_ROWS_q4_0[], FEW_ROWS_q5_0[], FEW_ROWS_iq4_nl[], FEW_ROWS_mxfp4[],
+    FEW_ROWS_q3_K[], FEW_ROWS_q4_K[], FEW_ROWS_q5_K[], FEW_ROWS_q6_K[], FEW_ROWS_iq4_xs[];
 
 static constexpr int64_t EXPERT_ROWS_TOKENS = 512; // at a time, as the columns of their experts take memory
 
 static_assert(MANY_ROWS_COLUMNS_MAX == FEW_ROWS_GATHERED_MAX, "an RPC client gathers other products than the device");
 
-static const few_rows_type * few_rows_find(ggml_type type) {
-    static constexpr std::pair<ggml_type, const few_rows_type *> ALL[] = {
-        { GGML_TYPE_Q8_0, &FEW_ROWS_q8_0 },   { GGML_TYPE_Q4_0, &FEW_ROWS_q4_0 },
-        { GGML_TYPE_Q5_0, &FEW_ROWS_q5_0 },   { GGML_TYPE_IQ4_NL, &FEW_ROWS_iq4_nl },
-        { GGML_TYPE_MXFP4, &FEW_ROWS_mxfp4 }, { GGML_TYPE_Q3_K, &FEW_ROWS_q3_K },
-        { GGML_TYPE_Q4_K, &FEW_ROWS_q4_K },   { GGML_TYPE_Q5_K, &FEW_ROWS_q5_K },
-        { GGML_TYPE_Q6_K, &FEW_ROWS_q6_K },   { GGML_TYPE_IQ4_XS, &FEW_ROWS_iq4_xs },
-    };
-    const auto found =
-        std::find_if(std::begin(ALL), std::end(ALL), [&](const auto & each) { return each.first == type; });
-    return found == std::end(ALL) ? nullptr : found->second;
+static const few_rows_type * few_rows_find(const ggml_tensor * weights) {
+    for (const few_rows_type * each : { FEW_ROWS_q8_0, FEW_ROWS_q4_0, FEW_ROWS_q5_0, FEW_ROWS_iq4_nl, FEW_ROWS_mxfp4,
+                                        FEW_ROWS_q3_K, FEW_ROWS_q4_K, FEW_ROWS_q5_K, FEW_ROWS_q6_K, FEW_ROWS_iq4_xs }) {
+        if (each->type == weights->type) {
+            return each + (weights->ne[0] % 256 != 0);
+        }
+    }
+    return nullptr;
 }
 
 static std::atomic<size_t> g_shared_limit{ SIZE_MAX };
@@ -113,7 +109,7 @@ static const few_rows_type * few_rows_type_of(const ggml_tensor * src0, const gg
         ggml_cuda_info().devices[ggml_cuda_get_device()].cc < GGML_CUDA_CC_TURING) {
         return nullptr;
     }
-    return few_rows_find(src0->type);
+    return few_rows_find(src0);
 }
 
 static bool more_rows_is_aligned(const ggml_tensor * src1) {
@@ -153,7 +149,7 @@ void mtp_cuda_few_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0
                        ggml_tensor * dst) {
     few_rows_product p = few_rows_describe(src0, src1, ids, fusion, dst);
     p.columns          = (const char *) quantized;
-    few_rows_find(src0->type)->launch(p, few_rows_current_device(), ctx.stream());
+    few_rows_find(src0)->launch(p, few_rows_current_device(), ctx.stream());
 }
 
 static void more_rows_quantize_all(const few_rows_input & in, char * columns, int n_groups, cudaStream_t stream) {
@@ -233,7 +229,7 @@ bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * s
         return true;
     }
     few_rows_product p         = few_rows_describe(src0, src1, ids, fusion, dst);
-    const auto *     type      = few_rows_find(src0->type);
+    const auto *     type      = few_rows_find(src0);
     const auto       device    = few_rows_current_device();
     const int        n_experts = (int) src0->ne[2];
     const int        n_columns = p.n_tokens * p.n_places;
@@ -281,7 +277,7 @@ bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * s
 bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                                const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
                                ggml_tensor * dst) {
-    const few_rows_type * type     = few_rows_find(src0->type);
+    const few_rows_type * type     = few_rows_find(src0);
     const auto            device   = few_rows_current_device();
     const int             n_rows   = (int) src1->ne[1];
     const bool            is_many  = many_rows_takes(n_rows, dst);

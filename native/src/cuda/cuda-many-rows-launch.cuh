@@ -30,8 +30,8 @@ static void many_rows_launch(const few_rows_product & p, const many_rows_divisio
 }
 
 template <class T>
-static void many_rows_launch_tiles(few_rows_product p, const few_rows_device & device, ggml_cuda_pool & pool,
-                                   cudaStream_t stream) {
+static void many_rows_launch(few_rows_product p, const few_rows_device & device, ggml_cuda_pool & pool,
+                             cudaStream_t stream) {
     const auto division = many_rows_divide<T>(p, device);
     if (p.groups) {
         return division.n_tiles == 4 ? many_rows_launch<T, 4, true>(p, division, pool, stream) :
@@ -49,23 +49,7 @@ static void many_rows_launch_tiles(few_rows_product p, const few_rows_device & d
     }
 }
 
-template <class T>
-static void many_rows_launch(const few_rows_product & p, const few_rows_device & device, ggml_cuda_pool & pool,
-                             cudaStream_t stream) {
-    if constexpr (T::N_VALUES < 256) {
-        if (p.n_parts % FEW_ROWS_QUARTERS != 0) {
-            return many_rows_launch_tiles<few_rows_parts<T>>(p, device, pool, stream);
-        }
-    }
-    many_rows_launch_tiles<T>(p, device, pool, stream);
-}
-
 // tiles of columns that a thread block would take at a time; 0: there is too little shared memory
 template <class T> static int many_rows_tiles(few_rows_product p, const few_rows_device & device) {
-    if constexpr (T::N_VALUES < 256) {
-        if (p.n_parts % FEW_ROWS_QUARTERS != 0) {
-            return many_rows_divide<few_rows_parts<T>>(p, device).n_tiles;
-        }
-    }
     return many_rows_divide<T>(p, device).n_tiles;
 }

@@ -23,17 +23,7 @@ static void more_rows_launch(const few_rows_product & p, const few_rows_device &
 }
 
 template <class T>
-static void more_rows_launch_tiles(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream) {
+static void more_rows_launch(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream) {
     more_rows_all_tiles(p.n_columns) == 1 ? more_rows_launch<T, 1>(p, device, stream) :
                                             more_rows_launch<T, 2>(p, device, stream);
-}
-
-template <class T>
-static void more_rows_launch(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream) {
-    if constexpr (T::N_VALUES < 256) {
-        if (p.n_parts % FEW_ROWS_QUARTERS != 0) {
-            return more_rows_launch_tiles<few_rows_parts<T>>(p, device, stream);
-        }
-    }
-    more_rows_launch_tiles<T>(p, device, stream);
 }
