@@ -66,15 +66,6 @@ static FEW_ROWS_FUNCTION void many_rows_fetch_weights(const few_rows_product &  
     }
 }
 
-// where the columns of a thread block's tiles are, after the first ones
-template <int NT, bool EXPERTS> static FEW_ROWS_FUNCTION auto many_rows_columns_at(const few_rows_product & p, int y) {
-    if constexpr (EXPERTS) {
-        return y * p.group_stride;
-    } else {
-        return y * NT * MANY_ROWS_TILE_SIZE;
-    }
-}
-
 // All warps copy a step's columns, as many halves at a time as there are threads for.
 template <int NT, bool EXPERTS>
 static FEW_ROWS_FUNCTION void many_rows_fetch_columns(const few_rows_product &            p,
@@ -82,7 +73,8 @@ static FEW_ROWS_FUNCTION void many_rows_fetch_columns(const few_rows_product &  
     constexpr int n_pieces  = NT * MANY_ROWS_TILE_SIZE / FEW_ROWS_COPY; // of a half
     const int     n_threads = p.n_warps * FEW_ROWS_LANES;
     const int     first     = threadIdx.x / n_pieces;
-    const char *  from      = p.columns + MANY_ROWS_HEADER + many_rows_columns_at<NT, EXPERTS>(p, at.y) +
+    const int64_t tiles     = EXPERTS ? at.y * p.group_stride : at.y * NT * MANY_ROWS_TILE_SIZE; // where they begin
+    const char *  from      = p.columns + MANY_ROWS_HEADER + tiles +
                               ((int64_t) at.step * MANY_ROWS_HALVES + first) * p.column_stride +
                               threadIdx.x % n_pieces * FEW_ROWS_COPY;
     slot += threadIdx.x * FEW_ROWS_COPY;
