@@ -14,7 +14,7 @@
 #    include "cpu-few-rows-task.h"
 
 #    include <cmath>
-#    include <vector>
+#    include <type_traits>
 
 namespace {
 
@@ -192,10 +192,8 @@ struct attention_group {
     void set_scores(const attention_tile & tile) {
         if (ggml_is_quantized(keys.type)) {
             set_quantized_scores(tile);
-        } else if (keys.type == GGML_TYPE_F16 && keys.is_plain()) {
-            each_n<ggml_fp16_t, set_scores_of>(tile);
         } else {
-            each_n<float, set_scores_of>(tile);
+            with_types(tile, keys, [&](auto n, auto value) { set_scores_of<decltype(value), n>(tile); });
         }
         if (soft_cap != 0.0f) {
             for (int64_t i = 0; i < n_cells * N_TILE; ++i) {
@@ -204,57 +202,58 @@ struct attention_group {
         }
     }
 
-    template <class T, template <class, int> class F> void each_n(const attention_tile & tile) {
-        switch (tile.n) {
-            case 1:
-                return F<T, 1>::run(*this, tile);
-            case 2:
-                return F<T, 2>::run(*this, tile);
-            case 3:
-                return F<T, 3>::run(*this, tile);
-            default:
-                return F<T, 4>::run(*this, tile);
+    // Calls a function with a tile's number of queries, and a value as the rows of a matrix have them here.
+    template <class F> static void with_types(const attention_tile & tile, const attention_matrix & matrix, F && f) {
+        const auto with_number = [&](auto value) {
+            switch (tile.n) {
+                case 1:
+                    return f(std::integral_constant<int, 1>(), value);
+                case 2:
+                    return f(std::integral_constant<int, 2>(), value);
+                case 3:
+                    return f(std::integral_constant<int, 3>(), value);
+                default:
+                    return f(std::integral_constant<int, 4>(), value);
+            }
+        };
+        matrix.type == GGML_TYPE_F16 && matrix.is_plain() ? with_number(ggml_fp16_t()) : with_number(float());
+    }
+
+    // Of N queries. The values of a key go to 16 sums (on x86), so that all instruction sets give the same bits.
+    template <class T, int N> void set_scores_of(const attention_tile & tile) {
+        constexpr int N_SUMS   = lanes::N < 16 ? 2 : 1;
+        const int64_t n_values = keys.n_padded();
+        for (int64_t c = 0; c < n_cells; ++c) {
+            const auto * key = (const T *) key_rows[c];
+
+            lanes   sums[N_TILE][N_SUMS] = {};
+            int64_t i                    = 0;
+            for (; i + N_SUMS * lanes::N <= n_values; i += N_SUMS * lanes::N) {
+                add_products<N, N_SUMS>(sums, tile, key, i);
+            }
+            if (i < n_values) {
+                add_products<N, 1>(sums, tile, key, i);
+            }
+            lanes totals[N_TILE];
+            for (int q = 0; q < N_TILE; ++q) {
+                totals[q] = N_SUMS > 1 ? sums[q][0] + sums[q][N_SUMS - 1] : sums[q][0];
+            }
+            sums_of(totals).store(weights + c * N_TILE);
         }
     }
 
-    // Keys of type T. The values of a key go to 16 sums (on x86), so that all instruction sets give the same bits.
-    template <class T, int N> struct set_scores_of {
-        static constexpr int N_SUMS = lanes::N < 16 ? 2 : 1;
-
-        static void run(attention_group & group, const attention_tile & tile) {
-            const int64_t n_values = group.keys.n_padded();
-            for (int64_t c = 0; c < group.n_cells; ++c) {
-                const auto * key = (const T *) group.key_rows[c];
-
-                lanes   sums[N_TILE][N_SUMS] = {};
-                int64_t i                    = 0;
-                for (; i + N_SUMS * lanes::N <= n_values; i += N_SUMS * lanes::N) {
-                    add<N_SUMS>(sums, tile, key, i);
-                }
-                if (i < n_values) {
-                    add<1>(sums, tile, key, i);
-                }
-                lanes totals[N_TILE];
-                for (int q = 0; q < N_TILE; ++q) {
-                    totals[q] = N_SUMS > 1 ? sums[q][0] + sums[q][N_SUMS - 1] : sums[q][0];
-                }
-                sums_of(totals).store(group.weights + c * N_TILE);
-            }
+    template <int N, int N_VECTORS, int N_SUMS, class T>
+    static void add_products(lanes (&sums)[N_TILE][N_SUMS], const attention_tile & tile, const T * key, int64_t i) {
+        lanes xs[N_VECTORS];
+        for (int k = 0; k < N_VECTORS; ++k) {
+            xs[k] = lanes::load(key + i + k * lanes::N);
         }
-
-        template <int N_VECTORS>
-        static void add(lanes (&sums)[N_TILE][N_SUMS], const attention_tile & tile, const T * key, int64_t i) {
-            lanes xs[N_VECTORS];
+        UNROLLED_FOR (int q = 0; q < N; ++q) {
             for (int k = 0; k < N_VECTORS; ++k) {
-                xs[k] = lanes::load(key + i + k * lanes::N);
-            }
-            UNROLLED_FOR (int q = 0; q < N; ++q) {
-                for (int k = 0; k < N_VECTORS; ++k) {
-                    sums[q][k] = sums[q][k].add_product(xs[k], lanes::load(tile.queries[q].values + i + k * lanes::N));
-                }
+                sums[q][k] = sums[q][k].add_product(xs[k], lanes::load(tile.queries[q].values + i + k * lanes::N));
             }
         }
-    };
+    }
 
     // Integers within a block, so what shares the unpacking of a key does not matter.
     void set_quantized_scores(const attention_tile & tile) {
@@ -339,73 +338,62 @@ struct attention_group {
     }
 
     void add_values(attention_tile & tile) {
-        if (values.type == GGML_TYPE_F16 && values.is_plain()) {
-            each_n<ggml_fp16_t, add_values_of>(tile);
-        } else {
-            each_n<float, add_values_of>(tile);
+        with_types(tile, values, [&](auto n, auto value) {
+            any_hidden || any_rescaled ? add_values_of<decltype(value), n, true>(tile) :
+                                         add_values_of<decltype(value), n, false>(tile);
+        });
+    }
+
+    // Of N queries. CHECKS: some do not see all cells, or are scaled on the way.
+    template <class T, int N, bool CHECKS> void add_values_of(const attention_tile & tile) {
+        const int64_t n_values = values.n_padded();
+        int64_t       i        = 0;
+        for (; i + 2 * lanes::N <= n_values; i += 2 * lanes::N) {
+            add_vectors<T, N, CHECKS, 2>(tile, i);
+        }
+        if (i < n_values) {
+            add_vectors<T, N, CHECKS, 1>(tile, i);
         }
     }
 
-    template <class T, int N> struct add_values_of {
-        static void run(attention_group & group, const attention_tile & tile) {
-            if (group.any_hidden || group.any_rescaled) {
-                run_all<true>(group, tile);
-            } else {
-                run_all<false>(group, tile);
+    template <class T, int N, bool CHECKS, int N_VECTORS> void add_vectors(const attention_tile & tile, int64_t i) {
+        const int64_t n_values = values.n_padded();
+
+        lanes sums[N][N_VECTORS];
+        for (int q = 0; q < N; ++q) {
+            for (int k = 0; k < N_VECTORS; ++k) {
+                sums[q][k] = lanes::load(tile.sums + q * n_values + i + k * lanes::N);
             }
         }
+        for (int64_t c = 0; c < n_cells; ++c) {
+            const auto * value = (const T *) value_rows[c] + i;
 
-        template <bool CHECKS> static void run_all(const attention_group & group, const attention_tile & tile) {
-            const int64_t n_values = group.values.n_padded();
-            int64_t       i        = 0;
-            for (; i + 2 * lanes::N <= n_values; i += 2 * lanes::N) {
-                run_some<CHECKS, 2>(group, tile, i);
+            lanes xs[N_VECTORS];
+            for (int k = 0; k < N_VECTORS; ++k) {
+                xs[k] = lanes::load(value + k * lanes::N);
             }
-            if (i < n_values) {
-                run_some<CHECKS, 1>(group, tile, i);
-            }
-        }
-
-        template <bool CHECKS, int N_VECTORS>
-        static void run_some(const attention_group & group, const attention_tile & tile, int64_t i) {
-            const int64_t n_values = group.values.n_padded();
-
-            lanes sums[N][N_VECTORS];
-            for (int q = 0; q < N; ++q) {
-                for (int k = 0; k < N_VECTORS; ++k) {
-                    sums[q][k] = lanes::load(tile.sums + q * n_values + i + k * lanes::N);
+            UNROLLED_FOR (int q = 0; q < N; ++q) {
+                const int64_t at = c * N_TILE + q;
+                if (CHECKS && bias[at] == -INFINITY) {
+                    continue;
                 }
-            }
-            for (int64_t c = 0; c < group.n_cells; ++c) {
-                const auto * value = (const T *) group.value_rows[c] + i;
-
-                lanes xs[N_VECTORS];
-                for (int k = 0; k < N_VECTORS; ++k) {
-                    xs[k] = lanes::load(value + k * lanes::N);
-                }
-                UNROLLED_FOR (int q = 0; q < N; ++q) {
-                    const int64_t at = c * N_TILE + q;
-                    if (CHECKS && group.bias[at] == -INFINITY) {
-                        continue;
-                    }
-                    if (CHECKS && group.any_rescaled && group.rescale[at] != 1.0f) {
-                        for (int k = 0; k < N_VECTORS; ++k) {
-                            sums[q][k] = sums[q][k] * lanes::of(group.rescale[at]);
-                        }
-                    }
-                    const lanes weight = lanes::of(group.weights[at]);
+                if (CHECKS && any_rescaled && rescale[at] != 1.0f) {
                     for (int k = 0; k < N_VECTORS; ++k) {
-                        sums[q][k] = sums[q][k].add_product(xs[k], weight);
+                        sums[q][k] = sums[q][k] * lanes::of(rescale[at]);
                     }
                 }
-            }
-            for (int q = 0; q < N; ++q) {
+                const lanes weight = lanes::of(weights[at]);
                 for (int k = 0; k < N_VECTORS; ++k) {
-                    sums[q][k].store(tile.sums + q * n_values + i + k * lanes::N);
+                    sums[q][k] = sums[q][k].add_product(xs[k], weight);
                 }
             }
         }
-    };
+        for (int q = 0; q < N; ++q) {
+            for (int k = 0; k < N_VECTORS; ++k) {
+                sums[q][k].store(tile.sums + q * n_values + i + k * lanes::N);
+            }
+        }
+    }
 
     // the sums become results; a sink is a score without a value
     void finish(attention_tile & tile) {

@@ -2,6 +2,8 @@
 
 #include "cpu-attention-group.h"
 
+#include <vector>
+
 #if defined(MTP_VECTORS)
 
 namespace {
