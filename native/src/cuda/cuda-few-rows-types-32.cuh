@@ -26,14 +26,6 @@ template <int BYTES> struct few_rows_pair : few_rows_of_32 {
         return b == 0 ? (int) __byte_perm(words[i], words[i + 1], 0x5432) : words[SIZE / 8 + 1 + i];
     }
 
-    // the first N of a block
-    template <int N> FEW_ROWS_FUNCTION void unpack_words(int b, int (&to)[N]) const {
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < N; ++i) {
-            to[i] = word_of(words, b, i);
-        }
-    }
-
     FEW_ROWS_FUNCTION float factor(int b) const {
         return few_rows_half(b == 0 ? words[0] : (int) ((unsigned) words[SIZE / 8] >> 16));
     }
@@ -50,27 +42,41 @@ struct few_rows_q8_0 : few_rows_pair<68> {
         }
     }
 
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const { unpack_words(b, values); }
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            values[i] = word_of(words, b, i);
+        }
+    }
 };
 
-struct few_rows_q4_0 : few_rows_pair<36> {
-    static constexpr int OFFSET = 8;
-
+// 4 bits of each value: T::split makes 4 values of the low halves of a word, and 4 of the high ones.
+template <class T> struct few_rows_18_bytes : few_rows_pair<36> {
     using few_rows_pair::few_rows_pair;
 
     static FEW_ROWS_FUNCTION void fragment(const char * block, int, int i, int (&to)[2][2]) {
         FEW_ROWS_UNROLL
         for (int b = 0; b < 2; ++b) {
-            const int bytes = word_of((const int *) block, b, i);
-            to[b][0]        = bytes & 0x0f0f0f0f;
-            to[b][1]        = bytes >> 4 & 0x0f0f0f0f;
+            T::split(word_of((const int *) block, b, i), to[b][0], to[b][1]);
         }
     }
 
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
-        int bytes[4];
-        unpack_words(b, bytes);
-        few_rows_halves(bytes, values);
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            T::split(word_of(words, b, i), values[i], values[i + 4]);
+        }
+    }
+};
+
+struct few_rows_q4_0 : few_rows_18_bytes<few_rows_q4_0> {
+    static constexpr int OFFSET = 8;
+
+    using few_rows_18_bytes::few_rows_18_bytes;
+
+    static FEW_ROWS_FUNCTION void split(int word, int & low, int & high) {
+        low  = word & 0x0f0f0f0f;
+        high = word >> 4 & 0x0f0f0f0f;
     }
 };
 
@@ -80,29 +86,31 @@ struct few_rows_q5_0 : few_rows_pair<44> {
 
     using few_rows_pair::few_rows_pair;
 
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
-        int bytes[5];
-        unpack_words(b, bytes);
-        few_rows_halves(bytes + 1, values);
+    static FEW_ROWS_FUNCTION void fragment(const char * block, int, int i, int (&to)[2][2]) {
         FEW_ROWS_UNROLL
-        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            values[i] |= fifth_bits(bytes[0], i);
+        for (int b = 0; b < 2; ++b) {
+            split((const int *) block, b, i, to[b][0], to[b][1]);
         }
+    }
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            split(words, b, i, values[i], values[i + 4]);
+        }
+    }
+
+  private:
+    static FEW_ROWS_FUNCTION void split(const int * words, int b, int i, int & low, int & high) {
+        const int bits  = word_of(words, b, 0);
+        const int bytes = word_of(words, b, i + 1);
+        low             = (bytes & 0x0f0f0f0f) | fifth_bits(bits, i);
+        high            = (bytes >> 4 & 0x0f0f0f0f) | fifth_bits(bits, i + 4);
     }
 
     // of the i-th 4 values
     static FEW_ROWS_FUNCTION int fifth_bits(int bits, int i) {
         return (int) ((((unsigned) bits >> (4 * i) & 0x0f) * 0x00204081 & 0x01010101) << 4); // one to each byte
-    }
-
-    static FEW_ROWS_FUNCTION void fragment(const char * block, int, int i, int (&to)[2][2]) {
-        FEW_ROWS_UNROLL
-        for (int b = 0; b < 2; ++b) {
-            const int bits  = word_of((const int *) block, b, 0);
-            const int bytes = word_of((const int *) block, b, i + 1);
-            to[b][0]        = (bytes & 0x0f0f0f0f) | fifth_bits(bits, i);
-            to[b][1]        = (bytes >> 4 & 0x0f0f0f0f) | fifth_bits(bits, i + 4);
-        }
     }
 };
 
@@ -111,20 +119,11 @@ static FEW_ROWS_FUNCTION few_rows_table few_rows_table_iq4() {
     return { { 0xbfad9881, 0xf6eaddcf, 0x26190d01, 0x71594535 } };
 }
 
-struct few_rows_iq4_nl : few_rows_pair<36> {
-    using few_rows_pair::few_rows_pair;
+struct few_rows_iq4_nl : few_rows_18_bytes<few_rows_iq4_nl> {
+    using few_rows_18_bytes::few_rows_18_bytes;
 
-    static FEW_ROWS_FUNCTION void fragment(const char * block, int, int i, int (&to)[2][2]) {
-        FEW_ROWS_UNROLL
-        for (int b = 0; b < 2; ++b) {
-            few_rows_table_iq4().look_up(word_of((const int *) block, b, i), to[b][0], to[b][1]);
-        }
-    }
-
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
-        int bytes[4];
-        unpack_words(b, bytes);
-        few_rows_table_iq4().look_up(bytes, values);
+    static FEW_ROWS_FUNCTION void split(int word, int & low, int & high) {
+        few_rows_table_iq4().look_up(word, low, high);
     }
 };
 

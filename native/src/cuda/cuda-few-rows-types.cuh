@@ -28,6 +28,35 @@ struct few_rows_of_256 {
     static constexpr FEW_ROWS_HOST_FUNCTION int activations(int part, int b) { return 2 * part + b; }
 };
 
+// Values whose bits are in two words, that both of the lane's blocks have: T::read gets N of these from the i-th on, and
+// T::join makes 4 values of them for block b.
+template <class T, class BASE> struct few_rows_joined : BASE {
+    int packed[FEW_ROWS_WORDS];
+    int high[FEW_ROWS_WORDS] = {};
+
+    FEW_ROWS_FUNCTION few_rows_joined(const char * block, int part) : BASE(block, part) {
+        T::read(block, part, 0, packed, high);
+    }
+
+    static FEW_ROWS_FUNCTION void fragment(const char * block, int part, int i, int (&to)[2][2]) {
+        FEW_ROWS_UNROLL
+        for (int k = 0; k < 2; ++k) {
+            int words[1];
+            int bits[1] = {};
+            T::read(block, part, i + 4 * k, words, bits);
+            to[0][k] = T::join(words[0], bits[0], 0);
+            to[1][k] = T::join(words[0], bits[0], 1);
+        }
+    }
+
+    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
+            values[i] = T::join(packed[i], high[i], b);
+        }
+    }
+};
+
 // Q4_K and Q5_K begin with two factors, and 8 scales and 8 minima of 6 bits
 struct few_rows_k4 : few_rows_of_256 {
     static constexpr int  GROUP   = 32;
@@ -58,106 +87,69 @@ struct few_rows_k4 : few_rows_of_256 {
     FEW_ROWS_FUNCTION float min(int b) const { return min_d * (float) few_rows_byte(mins, b); }
 };
 
-struct few_rows_q4_K : few_rows_k4 {
+struct few_rows_q4_K : few_rows_joined<few_rows_q4_K, few_rows_k4> {
     static constexpr int SIZE = 144;
 
-    int packed[8];
+    using few_rows_joined::few_rows_joined;
 
-    FEW_ROWS_FUNCTION few_rows_q4_K(const char * block, int part) : few_rows_k4(block, part) {
-        few_rows_load<16>(packed, block + 16 + 32 * part);
+    template <int N> static FEW_ROWS_FUNCTION void read(const char * block, int part, int i, int (&packed)[N], int *) {
+        few_rows_load<16>(packed, block + 16 + 32 * part + 4 * i);
     }
 
-    static FEW_ROWS_FUNCTION void fragment(const char * block, int part, int i, int (&to)[2][2]) {
-        const int * words = (const int *) (block + 16 + 32 * part) + i;
-        FEW_ROWS_UNROLL
-        for (int k = 0; k < 2; ++k) {
-            to[0][k] = words[4 * k] & 0x0f0f0f0f;
-            to[1][k] = words[4 * k] >> 4 & 0x0f0f0f0f;
-        }
-    }
-
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            values[i] = packed[i] >> (4 * b) & 0x0f0f0f0f;
-        }
-    }
+    static FEW_ROWS_FUNCTION int join(int packed, int, int b) { return packed >> (4 * b) & 0x0f0f0f0f; }
 };
 
-struct few_rows_q5_K : few_rows_k4 {
+struct few_rows_q5_K : few_rows_joined<few_rows_q5_K, few_rows_k4> {
     static constexpr int SIZE = 176;
 
-    int packed[8];
-    int high[8];
+    using few_rows_joined::few_rows_joined;
 
-    FEW_ROWS_FUNCTION few_rows_q5_K(const char * block, int part) : few_rows_k4(block, part) {
-        few_rows_load<16>(high, block + 16);
-        few_rows_load<16>(packed, block + 48 + 32 * part);
+    template <int N>
+    static FEW_ROWS_FUNCTION void read(const char * block, int part, int i, int (&packed)[N], int (&high)[N]) {
+        few_rows_load<16>(high, block + 16 + 4 * i);
+        few_rows_load<16>(packed, block + 48 + 32 * part + 4 * i);
         FEW_ROWS_UNROLL
-        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            high[i] >>= 2 * part;
+        for (int k = 0; k < N; ++k) {
+            high[k] >>= 2 * part;
         }
     }
 
-    static FEW_ROWS_FUNCTION void fragment(const char * block, int part, int i, int (&to)[2][2]) {
-        const int * words = (const int *) (block + 48 + 32 * part) + i;
-        const int * bits  = (const int *) (block + 16) + i;
-        FEW_ROWS_UNROLL
-        for (int k = 0; k < 2; ++k) {
-            const int fifth = bits[4 * k] >> (2 * part);
-            to[0][k]        = (words[4 * k] & 0x0f0f0f0f) | (fifth & 0x01010101) << 4;
-            to[1][k]        = (words[4 * k] >> 4 & 0x0f0f0f0f) | (fifth >> 1 & 0x01010101) << 4;
-        }
-    }
-
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            values[i] = (packed[i] >> (4 * b) & 0x0f0f0f0f) | (high[i] >> b & 0x01010101) << 4;
-        }
+    static FEW_ROWS_FUNCTION int join(int packed, int high, int b) {
+        return (packed >> (4 * b) & 0x0f0f0f0f) | (high >> b & 0x01010101) << 4;
     }
 };
 
-// the lane's blocks are 64 values apart, and have the same bytes
-struct few_rows_q6_K : few_rows_of_256 {
-    static constexpr int SIZE   = 210;
-    static constexpr int GROUP  = 16;
-    static constexpr int OFFSET = 32;
-
-    static constexpr FEW_ROWS_HOST_FUNCTION int activations(int part, int b) { return part / 2 * 4 + part % 2 + 2 * b; }
+// scales of 16 values, which are read where they are
+struct few_rows_k16 : few_rows_of_256 {
+    static constexpr int GROUP = 16;
 
     const char * block;
     int          part;
-    int          packed[8];
-    int          high[8];
 
-    FEW_ROWS_FUNCTION few_rows_q6_K(const char * block, int part) : block(block), part(part) {
-        few_rows_load<2>(packed, block + 32 * part);
-        few_rows_load<2>(high, block + 128 + part / 2 * 32);
+    FEW_ROWS_FUNCTION few_rows_k16(const char * block, int part) : block(block), part(part) {}
+};
+
+// the lane's blocks are 64 values apart, and have the same bytes
+struct few_rows_q6_K : few_rows_joined<few_rows_q6_K, few_rows_k16> {
+    static constexpr int SIZE   = 210;
+    static constexpr int OFFSET = 32;
+
+    using few_rows_joined::few_rows_joined;
+
+    static constexpr FEW_ROWS_HOST_FUNCTION int activations(int part, int b) { return part / 2 * 4 + part % 2 + 2 * b; }
+
+    template <int N>
+    static FEW_ROWS_FUNCTION void read(const char * block, int part, int i, int (&packed)[N], int (&high)[N]) {
+        few_rows_load<2>(packed, block + 32 * part + 4 * i);
+        few_rows_load<2>(high, block + 128 + part / 2 * 32 + 4 * i);
         FEW_ROWS_UNROLL
-        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            high[i] >>= part % 2 * 2;
+        for (int k = 0; k < N; ++k) {
+            high[k] >>= part % 2 * 2;
         }
     }
 
-    static FEW_ROWS_FUNCTION void fragment(const char * block, int part, int i, int (&to)[2][2]) {
-        FEW_ROWS_UNROLL
-        for (int k = 0; k < 2; ++k) {
-            int bytes[1];
-            int bits[1];
-            few_rows_load<2>(bytes, block + 32 * part + 16 * k + 4 * i);
-            few_rows_load<2>(bits, block + 128 + part / 2 * 32 + 16 * k + 4 * i);
-            bits[0] >>= part % 2 * 2;
-            to[0][k] = (bytes[0] & 0x0f0f0f0f) | (bits[0] & 0x03030303) << 4;
-            to[1][k] = (bytes[0] >> 4 & 0x0f0f0f0f) | (bits[0] >> 4 & 0x03030303) << 4;
-        }
-    }
-
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            values[i] = (packed[i] >> (4 * b) & 0x0f0f0f0f) | (high[i] >> (4 * b) & 0x03030303) << 4;
-        }
+    static FEW_ROWS_FUNCTION int join(int packed, int high, int b) {
+        return (packed >> (4 * b) & 0x0f0f0f0f) | (high >> (4 * b) & 0x03030303) << 4;
     }
 
     FEW_ROWS_FUNCTION int scale(int b, int g) const {
@@ -168,49 +160,32 @@ struct few_rows_q6_K : few_rows_of_256 {
 };
 
 // 2 bits and 1 bit of a value, and scales of 4 bits and 2 bits
-struct few_rows_q3_K : few_rows_of_256 {
+struct few_rows_q3_K : few_rows_joined<few_rows_q3_K, few_rows_k16> {
     static constexpr int SIZE   = 110;
-    static constexpr int GROUP  = 16;
     static constexpr int OFFSET = 4;
 
-    const char * block;
-    int          packed[8];
-    int          high[8];
-    unsigned     scales; // 4 bytes, 32 too large
+    unsigned scales; // 4 bytes, 32 too large
 
-    FEW_ROWS_FUNCTION few_rows_q3_K(const char * block, int part) : block(block) {
-        few_rows_load<2>(high, block);
-        few_rows_load<2>(packed, block + 32 + part / 2 * 32);
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            high[i] >>= 2 * part;
-            packed[i] >>= part % 2 * 4;
-        }
+    FEW_ROWS_FUNCTION few_rows_q3_K(const char * block, int part) : few_rows_joined(block, part) {
         int words[3];
         few_rows_load<2>(words, block + 96);
         const unsigned low = (unsigned) (part % 2 ? words[1] : words[0]) >> (part / 2 * 4);
         scales             = (low & 0x0f0f0f0f) | ((unsigned) words[2] >> (2 * part) & 0x03030303) << 4;
     }
 
-    static FEW_ROWS_FUNCTION void fragment(const char * block, int part, int i, int (&to)[2][2]) {
+    template <int N>
+    static FEW_ROWS_FUNCTION void read(const char * block, int part, int i, int (&packed)[N], int (&high)[N]) {
+        few_rows_load<2>(high, block + 4 * i);
+        few_rows_load<2>(packed, block + 32 + part / 2 * 32 + 4 * i);
         FEW_ROWS_UNROLL
-        for (int k = 0; k < 2; ++k) {
-            int bytes[1];
-            int bits[1];
-            few_rows_load<2>(bytes, block + 32 + part / 2 * 32 + 16 * k + 4 * i);
-            few_rows_load<2>(bits, block + 16 * k + 4 * i);
-            bytes[0] >>= part % 2 * 4;
-            bits[0] >>= 2 * part;
-            to[0][k] = (bytes[0] & 0x03030303) | (bits[0] & 0x01010101) << 2;
-            to[1][k] = (bytes[0] >> 2 & 0x03030303) | (bits[0] >> 1 & 0x01010101) << 2;
+        for (int k = 0; k < N; ++k) {
+            high[k] >>= 2 * part;
+            packed[k] >>= part % 2 * 4;
         }
     }
 
-    FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            values[i] = (packed[i] >> (2 * b) & 0x03030303) | (high[i] >> b & 0x01010101) << 2;
-        }
+    static FEW_ROWS_FUNCTION int join(int packed, int high, int b) {
+        return (packed >> (2 * b) & 0x03030303) | (high >> b & 0x01010101) << 2;
     }
 
     FEW_ROWS_FUNCTION int scale(int b, int g) const { return few_rows_byte(scales, 2 * b + g) - 32; }
@@ -259,16 +234,13 @@ template <class T> struct many_rows_type {
     using type = T;
 };
 
-struct many_rows_q6_K : few_rows_of_256 {
+struct many_rows_q6_K : few_rows_k16 {
     static constexpr int SIZE   = 210;
-    static constexpr int GROUP  = 16;
     static constexpr int OFFSET = 32;
 
-    const char * block;
-    int          part;
-    int          high[8];
+    int high[8];
 
-    FEW_ROWS_FUNCTION many_rows_q6_K(const char * block, int part) : block(block), part(part) {
+    FEW_ROWS_FUNCTION many_rows_q6_K(const char * block, int part) : few_rows_k16(block, part) {
         few_rows_load<2>(high, block + 128 + part / 2 * 32);
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {

@@ -74,16 +74,7 @@ static FEW_ROWS_FUNCTION int few_rows_byte(unsigned word, int i) {
     return (int) (word >> (8 * i) & 0xff);
 }
 
-// 16 bytes of 4 bits are 32 values: the low halves, then the high ones
-static FEW_ROWS_FUNCTION void few_rows_halves(const int * packed, int (&values)[FEW_ROWS_WORDS]) {
-    FEW_ROWS_UNROLL
-    for (int i = 0; i < 4; ++i) {
-        values[i]     = packed[i] & 0x0f0f0f0f;
-        values[i + 4] = packed[i] >> 4 & 0x0f0f0f0f;
-    }
-}
-
-// the same of 4 bytes, with values from a table of 16 bytes
+// values of 4 bits, from a table of 16 bytes: those of the low halves of 4 bytes, then those of the high ones
 struct few_rows_table {
     unsigned of[4];
 
