@@ -108,21 +108,14 @@ static bool mtp_graph_multiplies_on_host(ggml_cgraph * gf) {
     });
 }
 
-void mtp_graph_mark_single_rows(ggml_cgraph * gf, uint32_t n_rows, ggml_backend_sched_t sched, bool is_invariant) {
-    if (n_rows > MTP_SINGLE_ROWS_SPLIT && !mtp_only_cpus_compute(sched) &&
-        (n_rows > MTP_SINGLE_ROWS_MAX || mtp_graph_multiplies_on_host(gf))) {
-        return;
-    }
-    const int32_t flags = GGML_TENSOR_FLAG_SINGLE_ROWS | (is_invariant ? GGML_TENSOR_FLAG_INVARIANT : 0);
-    for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
-        ggml_graph_node(gf, i)->flags |= flags;
-    }
-}
-
-void mtp_graph_mark_sequences(ggml_cgraph * gf, uint32_t n_seqs) {
+void mtp_graph_mark(ggml_cgraph * gf, const llama_ubatch & ubatch, ggml_backend_sched_t sched, bool is_invariant) {
+    const bool is_small    = ubatch.n_tokens <= MTP_SINGLE_ROWS_SPLIT || mtp_only_cpus_compute(sched);
+    const bool is_for_rows = is_small || (ubatch.n_tokens <= MTP_SINGLE_ROWS_MAX && !mtp_graph_multiplies_on_host(gf));
+    const int32_t flags    = GGML_TENSOR_FLAG_SINGLE_ROWS | (is_invariant ? GGML_TENSOR_FLAG_INVARIANT : 0);
     for (auto * node : mtp_graph_nodes(gf)) {
+        node->flags |= is_for_rows ? flags : 0;
         if (node->op == GGML_OP_FLASH_ATTN_EXT) {
-            node->op_params[MTP_PARAM_SEQUENCES] = (int32_t) n_seqs;
+            node->op_params[MTP_PARAM_SEQUENCES] = (int32_t) ubatch.n_seqs_unq;
         }
     }
 }

@@ -28,13 +28,11 @@ void mtp_graph_cut_down(ggml_cgraph * gf, const std::vector<ggml_tensor *> & nod
 // Whether a tensor is a weight in host memory. In a graph that is built nothing that is computed has a buffer yet.
 bool mtp_graph_is_host_weight(const ggml_tensor * tensor);
 
-// Marks all operations of a graph of n_rows rows, which must come out as each does in a pass of its own: a verify pass
-// stands for single steps. Backends have other kernels for many rows than for one. Graphs of one row are marked too: both
+// Marks all operations of a graph of rows that must come out as each does in a pass of its own: a verify pass stands for
+// single steps. Backends have other kernels for many rows than for one. Graphs of one row are marked too: both
 // then take the same kernel where an operation has several rows for each row of the graph. Passes of more rows than
 // mtp-ubatch.h says are marked where nothing but CPUs computes, which have fast kernels for them (cpu-few-rows.h).
 // is_invariant: GPUs, too, compute each row as they do in any other pass.
-void mtp_graph_mark_single_rows(ggml_cgraph * gf, uint32_t n_rows, ggml_backend_sched_t sched, bool is_invariant);
-
-// Says in a graph how many sequences its rows are of, so that attention on GPUs takes tiles of as many rows as see the
-// same cells (attention-sequences.h).
-void mtp_graph_mark_sequences(ggml_cgraph * gf, uint32_t n_seqs);
+// And says how many sequences its rows are of, so that attention on GPUs takes tiles of as many rows as see the same cells
+// (attention-sequences.h).
+void mtp_graph_mark(ggml_cgraph * gf, const llama_ubatch & ubatch, ggml_backend_sched_t sched, bool is_invariant);

@@ -337,8 +337,7 @@ void mtp_graph_finish(const llm_graph_params & params) {
     if (!mtp->heads.planes().empty()) {
         mtp_graph_add_heads(params);
     }
-    mtp_graph_mark_single_rows(gf, params.ubatch.n_tokens, params.sched, mtp->is_invariant);
-    mtp_graph_mark_sequences(gf, params.ubatch.n_seqs_unq);
+    mtp_graph_mark(gf, params.ubatch, params.sched, mtp->is_invariant);
     mtp->end_build(gf);
 }
 
@@ -393,8 +392,7 @@ bool mtp_graph_build_draft(const llm_graph_params & params) {
     res->set_params(params);
     res->set_outputs(params);
 
-    mtp_graph_mark_single_rows(gf, params.ubatch.n_tokens, params.sched, false);
-    mtp_graph_mark_sequences(gf, params.ubatch.n_seqs_unq);
+    mtp_graph_mark(gf, params.ubatch, params.sched, false);
     mtp->end_build(gf);
 
     return true;

@@ -15,7 +15,7 @@ struct mtp_row {
     bool         output; // compute logits
 };
 
-// Rows of a pass that kernels for single rows take (mtp_graph_mark_single_rows) where devices compute: larger passes keep
+// Rows of a pass that kernels for single rows take (mtp_graph_mark) where devices compute: larger passes keep
 // llama.cpp's kernels for many rows.
 static constexpr uint32_t MTP_SINGLE_ROWS_MAX = 2048;
 
