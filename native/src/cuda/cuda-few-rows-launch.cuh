@@ -14,9 +14,10 @@
 #define FEW_ROWS_LAUNCH_BOUNDS(n_threads, n_blocks) __launch_bounds__(n_threads, n_blocks)
 #define FEW_ROWS_SHARED(name)                       extern __shared__ __align__(16) char name[]
 
-#include "cuda-few-rows-kernel.cuh"
-#include "cuda-many-rows-launch.cuh"
-#include "cuda-more-rows-launch.cuh"
+#include "cuda-many-rows-products.cuh"
+// kernels after what they use and do not include: tests have an emulation in its place
+#include "cuda-many-rows-kernel.cuh"
+#include "cuda-more-rows-kernel.cuh"
 
 // A type has two: for matrix rows of whole 256 values, and for those that end with a part.
 struct few_rows_type {
@@ -31,6 +32,22 @@ struct few_rows_type {
     void (*launch_many)(few_rows_product p, const few_rows_device & device, ggml_cuda_pool & pool, cudaStream_t stream);
 };
 
+// Calls a function with the one of the numbers that n is.
+template <int... NUMBERS, class F> static void few_rows_with(int n, F && f) {
+    const bool is_known = ((n == NUMBERS && (f(std::integral_constant<int, NUMBERS>()), true)) || ...);
+    GGML_ASSERT(is_known);
+}
+
+// Launches a kernel, which may take all of the shared memory that there is for a thread block.
+template <void (*KERNEL)(few_rows_product)>
+static void few_rows_launch_kernel(const few_rows_product & p, dim3 grid, size_t shared_size, cudaStream_t stream) {
+    CUDA_SET_SHARED_MEMORY_LIMIT(KERNEL, ggml_cuda_info().devices[ggml_cuda_get_device()].smpbo);
+    const ggml_cuda_kernel_launch_params params(grid, p.n_warps * FEW_ROWS_LANES, shared_size, stream);
+    ggml_cuda_kernel_launch(KERNEL, params, p);
+}
+
+// --- few rows
+
 template <class T> static bool few_rows_can(few_rows_product p, const few_rows_device & device) {
     return few_rows_divide<T>(p, FEW_ROWS_COLUMNS_MAX, true, device);
 }
@@ -38,33 +55,64 @@ template <class T> static bool few_rows_can(few_rows_product p, const few_rows_d
 template <class T, int N, bool GATE>
 static void few_rows_launch(few_rows_product p, const few_rows_device & device, cudaStream_t stream) {
     GGML_ASSERT(few_rows_divide<T>(p, N, GATE, device));
-    CUDA_SET_SHARED_MEMORY_LIMIT((few_rows_kernel<T, N, GATE>), ggml_cuda_info().devices[ggml_cuda_get_device()].smpbo);
     const dim3 grid(p.n_blocks, p.ids ? p.n_tokens * p.n_places : 1);
-    ggml_cuda_kernel_launch(
-        few_rows_kernel<T, N, GATE>,
-        ggml_cuda_kernel_launch_params(grid, p.n_warps * FEW_ROWS_LANES, few_rows_memory<T>(p, N, GATE).size, stream),
-        p);
-}
-
-template <class T, int N>
-static void few_rows_launch(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream) {
-    p.gate ? few_rows_launch<T, N, true>(p, device, stream) : few_rows_launch<T, N, false>(p, device, stream);
+    few_rows_launch_kernel<few_rows_kernel<T, N, GATE>>(p, grid, few_rows_memory<T>(p, N, GATE).size, stream);
 }
 
 template <class T>
 static void few_rows_launch(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream) {
-    switch (few_rows_columns(p.n_tokens, p.ids)) {
-        case 1:
-            return few_rows_launch<T, 1>(p, device, stream);
-        case 2:
-            return few_rows_launch<T, 2>(p, device, stream);
-        case 3:
-            return few_rows_launch<T, 3>(p, device, stream);
-        case 4:
-            return few_rows_launch<T, 4>(p, device, stream);
-        default:
-            return few_rows_launch<T, 8>(p, device, stream);
+    few_rows_with<1, 2, 3, 4, FEW_ROWS_COLUMNS_MAX>(few_rows_columns(p.n_tokens, p.ids), [&](auto n) {
+        p.gate ? few_rows_launch<T, n, true>(p, device, stream) : few_rows_launch<T, n, false>(p, device, stream);
+    });
+}
+
+// --- more rows
+
+template <class T, int NT, bool GATE>
+static void more_rows_launch(few_rows_product p, const few_rows_device & device, cudaStream_t stream) {
+    const size_t size = more_rows_divide<T, NT>(p, GATE, device);
+    few_rows_launch_kernel<more_rows_kernel<T, NT, GATE>>(p, dim3(p.n_blocks, p.n_groups), size, stream);
+}
+
+template <class T>
+static void more_rows_launch(const few_rows_product & p, const few_rows_device & device, cudaStream_t stream) {
+    few_rows_with<1, 2>(more_rows_all_tiles(p.n_columns), [&](auto n) {
+        p.gate ? more_rows_launch<T, n, true>(p, device, stream) : more_rows_launch<T, n, false>(p, device, stream);
+    });
+}
+
+// --- many rows
+
+// tiles of columns that a thread block would take at a time; 0: there is too little shared memory
+template <class T> static int many_rows_tiles(few_rows_product p, const few_rows_device & device) {
+    return many_rows_divide<T>(p, device).n_tiles;
+}
+
+template <class T, int NT, bool GATE, bool EXPERTS>
+static void many_rows_launch(few_rows_product p, const many_rows_division & division, ggml_cuda_pool & pool,
+                             cudaStream_t stream) {
+    const size_t n_sums = (size_t) division.n_blocks * p.n_warps;
+    GGML_ASSERT(n_sums <= MANY_ROWS_COUNTERS);
+    ggml_cuda_pool_alloc<char> sums(pool, 2 * n_sums * many_rows_sums_size<NT>()); // a block may leave two
+    p.sums = sums.get();
+    few_rows_launch_kernel<many_rows_kernel<T, NT, GATE, EXPERTS>>(p, dim3(division.n_blocks), division.shared_size,
+                                                                   stream);
+}
+
+template <class T>
+static void many_rows_launch(few_rows_product p, const few_rows_device & device, ggml_cuda_pool & pool,
+                             cudaStream_t stream) {
+    const auto division = many_rows_divide<T>(p, device);
+    if (p.groups) {
+        return few_rows_with<4, MANY_ROWS_TILES>(division.n_tiles, [&](auto n) {
+            p.gate ? many_rows_launch<T, n, true, true>(p, division, pool, stream) :
+                     many_rows_launch<T, n, false, true>(p, division, pool, stream);
+        });
     }
+    few_rows_with<2, 4, MANY_ROWS_TILES, MANY_ROWS_HOPPER_TILES>(division.n_tiles, [&](auto n) {
+        p.gate ? many_rows_launch<T, n, true, false>(p, division, pool, stream) :
+                 many_rows_launch<T, n, false, false>(p, division, pool, stream);
+    });
 }
 
 // IS_CUT: of matrix rows that end with a part of 256 values
