@@ -12,7 +12,7 @@ mtp_heads::mtp_heads(llama_context & ctx, const params & params) :
     n_heads(params.n_heads), chained(params.chained), n_storing(params.assistant ? 0 : params.n_heads), ctx(ctx),
     assistant(params.assistant), rows(ctx.get_cparams().n_ubatch, ctx.get_cparams().n_seq_max),
     seen(n_storing, std::vector<mtp_seen>(ctx.get_cparams().n_seq_max)) {
-    mtp_memory_pad_further(&trunk_memory());
+    mtp_memory_set(&trunk_memory(), &mtp_reservation::pads_further, true);
     if (n_heads == 0) {
         return;
     }
@@ -36,7 +36,7 @@ mtp_heads::mtp_heads(llama_context & ctx, const params & params) :
             picked_mem.alloc("mtp_picked", GGML_TYPE_F32, n_picked, rows.size(), buft);
         }
     }
-    mtp_memory_pad_further(memory());
+    mtp_memory_set(memory(), &mtp_reservation::pads_further, true);
 }
 
 // --- hidden states

@@ -91,16 +91,8 @@ static bool mtp_memory_is_kv(llama_memory_i * memory) {
     return dynamic_cast<llama_kv_cache *>(memory) || dynamic_cast<llama_kv_cache_iswa *>(memory);
 }
 
-void mtp_memory_pad_further(llama_memory_i * memory) {
-    for (auto * kv : mtp_memory_caches(memory)) {
-        kv->mtp.pads_further = true;
-    }
-}
-
 void mtp_memory_use_spans(llama_memory_i * memory) {
-    for (auto * kv : mtp_memory_caches(memory)) {
-        kv->mtp.has_spans = true;
-    }
+    mtp_memory_set(memory, &mtp_reservation::has_spans, true);
 }
 
 bool mtp_memory_has_snapshots(llama_memory_i * memory) {
@@ -170,9 +162,7 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_own(const llama_model & model,
     std::unique_ptr<llama_memory_i> memory(model.create_memory(params, cparams));
     mtp_refuse_if(!mtp_memory_is_kv(memory.get()) && !dynamic_cast<llama_kv_cache_dsa *>(memory.get()),
                   "the MTP heads of this architecture keep more than K/V");
-    for (auto * kv : mtp_memory_caches(memory.get())) {
-        kv->mtp.reserves = false;
-    }
+    mtp_memory_set(memory.get(), &mtp_reservation::reserves, false);
     return memory;
 }
 
@@ -180,9 +170,7 @@ std::unique_ptr<llama_memory_i> mtp_memory_create_view(const llama_model & assis
                                                        llama_context & ctx) {
     auto cparams      = ctx.get_cparams();
     cparams.ctx_other = &ctx;
-    for (auto * kv : mtp_memory_caches(llama_get_memory(&ctx))) {
-        kv->mtp.n_beyond = MTP_ASSISTANT_BEYOND;
-    }
+    mtp_memory_set(llama_get_memory(&ctx), &mtp_reservation::n_beyond, MTP_ASSISTANT_BEYOND);
     return std::unique_ptr<llama_memory_i>(assistant.create_memory(params, cparams));
 }
 

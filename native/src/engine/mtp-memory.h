@@ -30,8 +30,12 @@ const llama_memory_context_i * mtp_memory_of_heads(const llama_memory_context_i 
 // to K. nullptr has none.
 std::vector<llama_kv_cache *> mtp_memory_caches(llama_memory_i * memory);
 
-// From now on graphs for this memory see some more cells than are used: see mtp_reservation.
-void mtp_memory_pad_further(llama_memory_i * memory);
+// Sets a member of the reservations of all caches.
+template <typename T> void mtp_memory_set(llama_memory_i * memory, T mtp_reservation::* member, T value) {
+    for (auto * kv : mtp_memory_caches(memory)) {
+        kv->mtp.*member = value;
+    }
+}
 
 // From now on each sequence has spans of cells of its own: see mtp_reservation.
 void mtp_memory_use_spans(llama_memory_i * memory);
@@ -71,18 +75,12 @@ void mtp_memory_check_types(const llama_model & model, const llama_context_param
 template <typename T> class mtp_memory_scope {
   public:
     mtp_memory_scope(llama_memory_i * memory, T mtp_reservation::* member, T value) : memory(memory), member(member) {
-        set(value);
+        mtp_memory_set(memory, member, value);
     }
 
-    ~mtp_memory_scope() { set({}); }
+    ~mtp_memory_scope() { mtp_memory_set(memory, member, {}); }
 
   private:
     llama_memory_i * memory;
     T mtp_reservation::* member;
-
-    void set(T value) {
-        for (auto * kv : mtp_memory_caches(memory)) {
-            kv->mtp.*member = value;
-        }
-    }
 };
