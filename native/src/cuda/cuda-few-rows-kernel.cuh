@@ -82,14 +82,14 @@ template <class T, int N> struct few_rows_activations {
         constexpr int N_TURNS =
             (FEW_ROWS_STAGE_SIZE + FEW_ROWS_LANES * FEW_ROWS_COPY - 1) / (FEW_ROWS_LANES * FEW_ROWS_COPY);
 
-        few_rows_4_words raw[N][N_TURNS]; // all are in flight before the first one is needed
+        few_rows_words<4> raw[N][N_TURNS]; // all are in flight before the first one is needed
         FEW_ROWS_UNROLL
         for (int n = 0; n < N; ++n) {
             FEW_ROWS_UNROLL
             for (int i = 0; i < N_TURNS; ++i) {
                 const int at = (i * FEW_ROWS_LANES + lane) * FEW_ROWS_COPY;
                 raw[n][i] =
-                    columns[n] && at < size ? *(const few_rows_4_words *) (columns[n] + at) : few_rows_4_words{};
+                    columns[n] && at < size ? *(const few_rows_words<4> *) (columns[n] + at) : few_rows_words<4>{};
             }
         }
         FEW_ROWS_UNROLL
@@ -99,7 +99,7 @@ template <class T, int N> struct few_rows_activations {
             for (int i = 0; i < N_TURNS; ++i) {
                 const int at = (i * FEW_ROWS_LANES + lane) * FEW_ROWS_COPY;
                 if (at < FEW_ROWS_STAGE_SIZE) {
-                    *(few_rows_4_words *) (stage + at) = raw[n][i];
+                    *(few_rows_words<4> *) (stage + at) = raw[n][i];
                 }
             }
             __syncwarp();

@@ -17,36 +17,21 @@
 static constexpr int FEW_ROWS_PART  = 64; // values of a lane
 static constexpr int FEW_ROWS_WORDS = 8;  // integers of a block of 32 values
 
-struct alignas(8) few_rows_2_words {
-    int of[2];
-};
-
-struct alignas(16) few_rows_4_words {
-    int of[4];
+template <int N> struct alignas(4 * N) few_rows_words {
+    int of[N];
 };
 
 // N integers from an address of which ALIGN is a divisor
 template <int ALIGN, int N> static FEW_ROWS_FUNCTION void few_rows_load(int (&to)[N], const char * from) {
-    if constexpr (ALIGN >= 16 && N % 4 == 0) {
+    if constexpr (ALIGN >= 4) {
+        constexpr int n = ALIGN >= 16 && N % 4 == 0 ? 4 : ALIGN >= 8 && N % 2 == 0 ? 2 : 1; // at a time
         FEW_ROWS_UNROLL
-        for (int i = 0; i < N; i += 4) {
-            const few_rows_4_words words = *(const few_rows_4_words *) (from + 4 * i);
-            to[i]                        = words.of[0];
-            to[i + 1]                    = words.of[1];
-            to[i + 2]                    = words.of[2];
-            to[i + 3]                    = words.of[3];
-        }
-    } else if constexpr (ALIGN >= 8 && N % 2 == 0) {
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < N; i += 2) {
-            const few_rows_2_words words = *(const few_rows_2_words *) (from + 4 * i);
-            to[i]                        = words.of[0];
-            to[i + 1]                    = words.of[1];
-        }
-    } else if constexpr (ALIGN >= 4) {
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < N; ++i) {
-            to[i] = ((const int *) from)[i];
+        for (int i = 0; i < N; i += n) {
+            const auto words = *(const few_rows_words<n> *) (from + 4 * i);
+            FEW_ROWS_UNROLL
+            for (int k = 0; k < n; ++k) {
+                to[i + k] = words.of[k];
+            }
         }
     } else {
         const unsigned odd   = (unsigned) ((uintptr_t) from & 3);

@@ -200,15 +200,15 @@ static FEW_ROWS_FUNCTION void more_rows_load_columns(const char * arrived, int d
                                                      more_rows_columns & columns) {
     FEW_ROWS_UNROLL
     for (int b = 0; b < 2; ++b) {
-        const char *           from  = arrived + (b * distance + tile) * MORE_ROWS_Y_SIZE;
-        const few_rows_2_words value = *(const few_rows_2_words *) (from + lane * 8);
-        const auto             scale = *(const more_rows_4_floats *) (from + MORE_ROWS_Y_SCALES + lane % 4 * 16);
-        columns.values[b][0]         = value.of[0];
-        columns.values[b][1]         = value.of[1];
-        columns.scales[b][0]         = scale.of[0];
-        columns.sums[b][0]           = scale.of[1];
-        columns.scales[b][1]         = scale.of[2];
-        columns.sums[b][1]           = scale.of[3];
+        const char *            from  = arrived + (b * distance + tile) * MORE_ROWS_Y_SIZE;
+        const few_rows_words<2> value = *(const few_rows_words<2> *) (from + lane * 8);
+        const auto              scale = *(const more_rows_4_floats *) (from + MORE_ROWS_Y_SCALES + lane % 4 * 16);
+        columns.values[b][0]          = value.of[0];
+        columns.values[b][1]          = value.of[1];
+        columns.scales[b][0]          = scale.of[0];
+        columns.sums[b][0]            = scale.of[1];
+        columns.scales[b][1]          = scale.of[2];
+        columns.sums[b][1]            = scale.of[3];
     }
 }
 
