@@ -148,37 +148,26 @@ void sampler_chain::init_stage(int32_t i) {
 void sampler_chain::find_cut() {
     raises = std::any_of(biases.begin(), biases.end(), [](float bias) { return bias > 0.0f; });
     n_cut  = 0;
+
+    const bool only_scales = params.mirostat == 0 && params.dynatemp_range <= 0.0f; // the temperature
     for (i_cut = 0; i_cut < stages.size(); ++i_cut) {
-        switch (stages[i_cut].kind) {
-            case PYMTP_STAGE_PENALTIES:
-                raises |= params.penalty_repeat < 1.0f || params.penalty_freq < 0.0f || params.penalty_present < 0.0f;
-                continue;
-            case PYMTP_STAGE_DRY:
-                raises |= params.dry_multiplier < 0.0f;
-                continue;
-            case PYMTP_STAGE_TEMPERATURE:
-                if (params.mirostat == 0 && params.dynatemp_range <= 0.0f) {
-                    if (params.temp > 0.0f) {
-                        continue;
-                    }
-                    n_cut = 1;
-                    return;
-                }
-                break;
-            case PYMTP_STAGE_TOP_K:
-                n_cut = params.top_k;
-                return;
-            case PYMTP_STAGE_MIN_P:
-                if (params.min_keep <= 1) {
-                    return;
-                }
-                break;
-            default:
-                break;
+        const int32_t kind = stages[i_cut].kind;
+        if (kind == PYMTP_STAGE_PENALTIES) {
+            raises |= params.penalty_repeat < 1.0f || params.penalty_freq < 0.0f || params.penalty_present < 0.0f;
+        } else if (kind == PYMTP_STAGE_DRY) {
+            raises |= params.dry_multiplier < 0.0f;
+        } else if (kind != PYMTP_STAGE_TEMPERATURE || !only_scales || !(params.temp > 0.0f)) {
+            break;
         }
-        break;
     }
-    i_cut = stages.size();
+    const int32_t kind = i_cut < stages.size() ? stages[i_cut].kind : -1;
+    if (kind == PYMTP_STAGE_TEMPERATURE && only_scales) {
+        n_cut = 1;
+    } else if (kind == PYMTP_STAGE_TOP_K) {
+        n_cut = params.top_k;
+    } else if (kind != PYMTP_STAGE_MIN_P || params.min_keep > 1) {
+        i_cut = stages.size();
+    }
 }
 
 // --- applying it
@@ -297,31 +286,22 @@ bool sampler_chain::run(llama_sampler * memory, std::mt19937 & xtc_rng, const sa
             (n_cut > 0 ? n_lowered > n_lowered_max() : !(floor < highest_logit(cur) + logf(params.min_p)))) {
             return false;
         }
-        switch (stages[i].kind) {
-            case PYMTP_STAGE_PENALTIES:
-            case PYMTP_STAGE_DRY:
-                n_lowered += apply_and_count(llama_sampler_chain_get(memory, i_memory++), cur);
-                break;
-            case PYMTP_STAGE_XTC:
-                exclude_top(xtc_rng);
-                break;
-            case PYMTP_STAGE_TYP_P:
-                drop_impossible(cur); // they have no logarithm
-                llama_sampler_apply(stages[i].sampler.get(), &cur);
-                break;
-            case PYMTP_STAGE_TEMPERATURE:
-                floor /= params.temp;
-                llama_sampler_apply(stages[i].sampler.get(), &cur);
-                break;
-            case PYMTP_STAGE_MIN_P:
-                llama_sampler_apply(stages[i].sampler.get(), &cur);
-                if (is_pruned && i == i_cut) {
-                    sort_by_id(cur); // as it leaves a whole row; the order decides what is drawn
-                }
-                break;
-            default:
-                llama_sampler_apply(stages[i].sampler.get(), &cur);
-                break;
+        const int32_t kind = stages[i].kind;
+        if (kind == PYMTP_STAGE_PENALTIES || kind == PYMTP_STAGE_DRY) {
+            n_lowered += apply_and_count(llama_sampler_chain_get(memory, i_memory++), cur);
+            continue;
+        }
+        if (kind == PYMTP_STAGE_XTC) {
+            exclude_top(xtc_rng);
+            continue;
+        }
+        if (kind == PYMTP_STAGE_TYP_P) {
+            drop_impossible(cur); // they have no logarithm
+        }
+        floor /= kind == PYMTP_STAGE_TEMPERATURE ? params.temp : 1.0f;
+        llama_sampler_apply(stages[i].sampler.get(), &cur);
+        if (kind == PYMTP_STAGE_MIN_P && is_pruned && i == i_cut) {
+            sort_by_id(cur); // as it leaves a whole row; the order decides what is drawn
         }
     }
     blocked = std::all_of(cur.data, cur.data + cur.size, sampler_cannot_be);
