@@ -350,11 +350,8 @@ bool mtp_cuda_router(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, 
 int mtp_cuda_rows_at_a_time(const ggml_tensor * dst) {
     const ggml_tensor * src0 = dst->src[0];
     const ggml_tensor * ids  = dst->op == GGML_OP_MUL_MAT_ID ? dst->src[2] : nullptr;
-    if (!few_rows_is_invariant(dst)) {
-        return INT_MAX;
-    }
-    if (ids ? expert_rows_can(src0, dst->src[1], dst) :
-              mtp_cuda_few_rows_can(src0, dst->src[1], nullptr, nullptr, dst)) {
+    if (!few_rows_is_invariant(dst) || (ids ? expert_rows_can(src0, dst->src[1], dst) :
+                                              mtp_cuda_few_rows_can(src0, dst->src[1], nullptr, nullptr, dst))) {
         return INT_MAX;
     }
     // a kernel for floating point numbers adds in the same order for each of its columns
@@ -379,12 +376,8 @@ bool mtp_cuda_copies_rows(const ggml_tensor * product) {
 // whether a node is a product with a kernel for few rows that is not fused with what follows it
 static bool few_rows_stands_alone(const ggml_cgraph * cgraph, int i) {
     const ggml_tensor * node = cgraph->nodes[i];
-    if (node->op != GGML_OP_MUL_MAT || node->type != GGML_TYPE_F32 || node->src[1]->type != GGML_TYPE_F32 ||
-        !ggml_is_contiguous(node->src[1]) ||
-        !mtp_cuda_few_rows_can(node->src[0], node->src[1], nullptr, nullptr, node)) {
-        return false;
-    }
-    return !few_rows_is_fused(cgraph, i);
+    return node->op == GGML_OP_MUL_MAT && ggml_is_contiguous(node->src[1]) &&
+           mtp_cuda_few_rows_can(node->src[0], node->src[1], nullptr, nullptr, node) && !few_rows_is_fused(cgraph, i);
 }
 
 void mtp_cuda_few_rows_gather(ggml_cgraph * cgraph) {
