@@ -94,22 +94,19 @@ void pymtp_run_pass(pymtp_session & session, const std::vector<mtp_row> & rows,
     int32_t    res = -1;
     const auto why = pymtp_thrown([&] { res = decode(); });
 
-    switch (res) {
-        case 0:
-            for (auto row = rows.rbegin(); row != rows.rend() && !session.last_pass.empty(); ++row) {
-                session.last_pass[row->seq] = row->pos;
-            }
-            return;
-        case 1:
-            pymtp_fail(PYMTP_FULL, "the context of %u tokens has no room for %zu more", llama_n_ctx(session.ctx),
-                       rows.size());
-        default:
-            // earlier ubatches of the batch may have gone through: leave nothing of it
-            for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
-                pymtp_thrown([&] { pymtp_truncate(session, row->seq, session.last_pass.empty() ? row->pos : 0); });
-            }
-            fail_pass(why, "the backend failed in a pass of the trunk");
+    if (res == 0) {
+        for (auto row = rows.rbegin(); row != rows.rend() && !session.last_pass.empty(); ++row) {
+            session.last_pass[row->seq] = row->pos;
+        }
+        return;
     }
+    pymtp_fail_if(res == 1, PYMTP_FULL, "the context of %u tokens has no room for %zu more", llama_n_ctx(session.ctx),
+                  rows.size());
+    // earlier ubatches of the batch may have gone through: leave nothing of it
+    for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
+        pymtp_thrown([&] { pymtp_truncate(session, row->seq, session.last_pass.empty() ? row->pos : 0); });
+    }
+    fail_pass(why, "the backend failed in a pass of the trunk");
 }
 
 int32_t pymtp_session_decode(pymtp_session * session, int32_t n_rows, const int32_t * token, const int32_t * pos,
