@@ -83,14 +83,9 @@ static common_chat_templates_inputs chat_request_read(const common_json & reques
 }
 
 static common_json trigger_write(const common_grammar_trigger & trigger) {
-    switch (trigger.type) {
-        case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN:
-            return { { "text", trigger.value }, { "is_pattern", true } };
-        case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN_FULL:
-            return { { "text", "^(?:" + trigger.value + ")$" }, { "is_pattern", true } };
-        default:
-            return { { "text", trigger.value } };
-    }
+    const bool is_full    = trigger.type == COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN_FULL;
+    const bool is_pattern = is_full || trigger.type == COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN;
+    return { { "text", is_full ? "^(?:" + trigger.value + ")$" : trigger.value }, { "is_pattern", is_pattern } };
 }
 
 static common_json chat_prompt_write(const common_chat_params & prompt) {
