@@ -103,14 +103,9 @@ template <class T> few_rows_kernel few_rows_if_sgemm_takes(int64_t n_values, int
 } // namespace
 
 few_rows_kernel few_rows_kernel_halves(ggml_type type, int64_t n_values, int64_t n_matrix) {
-    switch (type) {
-        case GGML_TYPE_F16:
-            return few_rows_if_sgemm_takes<few_rows_f16>(n_values, n_matrix);
-        case GGML_TYPE_BF16:
-            return few_rows_if_sgemm_takes<few_rows_bf16>(n_values, n_matrix);
-        default:
-            return nullptr;
-    }
+    return type == GGML_TYPE_F16  ? few_rows_if_sgemm_takes<few_rows_f16>(n_values, n_matrix) :
+           type == GGML_TYPE_BF16 ? few_rows_if_sgemm_takes<few_rows_bf16>(n_values, n_matrix) :
+                                    nullptr;
 }
 
 #else
