@@ -339,10 +339,6 @@ static FEW_ROWS_FUNCTION int few_rows_matrix_at(const few_rows_product & p, int 
     return m;
 }
 
-static FEW_ROWS_FUNCTION const few_rows_matrix & few_rows_matrix_of_block(const few_rows_product & p) {
-    return p.matrices[few_rows_matrix_at(p, blockIdx.x)];
-}
-
 // A unit of work: a warp goes down its chunks, and leaves their sums.
 template <class T, int N, bool GATE>
 static FEW_ROWS_FUNCTION void few_rows_go_down(few_rows_stream<T, GATE> &         stream,
@@ -395,7 +391,7 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
     float * partials = (float *) (shared + memory.partials);
     int *   routed   = (int *) (shared + memory.routed);
 
-    few_rows_stream<T, GATE> stream(p, few_rows_matrix_of_block(p), shape,
+    few_rows_stream<T, GATE> stream(p, p.matrices[few_rows_matrix_at(p, blockIdx.x)], shape,
                                     shared + warp * FEW_ROWS_IN_FLIGHT * few_rows_slot_size<T>(), lane);
     ggml_cuda_pdl_lc();
 

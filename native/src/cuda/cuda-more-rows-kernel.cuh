@@ -300,7 +300,7 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
         }
     }
     const int64_t           expert = group ? group->expert * p.expert_stride : 0;
-    const few_rows_matrix & matrix = few_rows_matrix_of_block(p);
+    const few_rows_matrix & matrix = p.matrices[few_rows_matrix_at(p, blockIdx.x)];
     const int               row_0  = (blockIdx.x - matrix.first_block) * p.n_block_rows;
     const int               n_rows = min(p.n_block_rows, matrix.n_rows - row_0);
     const auto              row_at = [&](int i) {
