@@ -8,7 +8,6 @@
 #include "mtp-memory.h"
 #include "mtp-refuse.h"
 
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <typeinfo>
