@@ -239,7 +239,7 @@ class _Choice:
 
     def __init__(self) -> None:
         self.steps = 0  # of the heads
-        self.takes_all = True  # whether all drafts of that many steps were worth verifying when lengths were compared
+        self.takes_all = True  # whether rounds take all drafts of that many steps until lengths are compared again
         self.n_until = 0  # rounds until all lengths are compared
         self.n_wait = REVIEW // 2  # rounds between two comparisons
         self.used: dict[int, int] = {}  # by steps: the latest round
@@ -276,7 +276,7 @@ class DraftPolicy:
         self.costs.has_new = False
         if choice.takes_all and choice.n_until >= 0 and not any(each.n_found for each in asked):
             choice.used[choice.steps] = self.n_rounds
-            # without a look at costs, which takes a tenth of a millisecond with many sequences
+            # without a look at costs, which takes longer than all else here; one text can change in between
             return DraftPlan(choice.steps, [min(choice.steps, each.room) for each in asked], none)
         if self.n_rounds % (8 * REVIEW) == 0:  # where lookup drafts, nothing else may
             self.costs.refresh()
@@ -308,7 +308,8 @@ class DraftPolicy:
         if steps and not self.is_plain_checked and self.n_rounds > 2 * REVIEW:
             steps, choice.n_until, self.is_plain_checked = 0, REVIEW // 2, True
         choice.steps = steps
-        choice.takes_all = sum(self._best(steps, asked, n).heads) == sum(min(steps, each.room) for each in asked)
+        n_drafts = sum(min(steps, each.room) for each in asked)
+        choice.takes_all = not steps or (n > 1 and sum(self._best(steps, asked, n).heads) == n_drafts)
 
     def _best(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The drafts that are worth verifying after that many steps of the heads."""
