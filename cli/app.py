@@ -192,6 +192,10 @@ def _flags(command: Any) -> set[str]:
     return {name for name in names if name.startswith("-")} | {"-h", "--help"}
 
 
+_NO_MEMORY = ("can't start new thread", "failed to map segment", "<built-in function compile> returned NULL")
+"""What is said where a thread finds no memory, an extension module that is imported late, or Python's compiler."""
+
+
 def _report(error: Exception) -> int:
     """Print one line about the error and return the exit code; what is not for users (a bug) is raised again."""
     if isinstance(error, OutputClosed):
@@ -204,8 +208,7 @@ def _report(error: Exception) -> int:
     if isinstance(error, (CommandError, PymtpError)):
         return _print_error(str(error), 1)
     is_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == ENOMEM)
-    # of a thread; of an extension module that is imported late
-    if is_memory or any(said in str(error) for said in ("can't start new thread", "failed to map segment")):
+    if is_memory or any(said in str(error) for said in _NO_MEMORY):
         fix = "free some, or use a smaller -c"
         return _print_error(f"the memory has run out, or more threads are not allowed; {fix}", 1)
     raise error
