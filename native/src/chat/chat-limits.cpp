@@ -30,7 +30,8 @@ static thread_local std::vector<std::shared_ptr<void>> buried;
 static thread_local bool                               is_freeing = false;
 
 static intptr_t stack_now() {
-    return (intptr_t) __builtin_frame_address(0);
+    const volatile char here = 0;
+    return (intptr_t) &here;
 }
 
 chat_limits::chat_limits(size_t n_bytes) :
