@@ -298,10 +298,11 @@ class DraftPolicy:
     def _review(self, choice: _Choice, asked: Sequence[Candidate], n: int) -> None:
         """Compare all lengths of the heads' drafts."""
         self.costs.refresh()
+        plans = {steps: self._best(steps, asked, n) for steps in self.lengths}
 
         def promise(steps: int) -> float:
             n_unused = self.n_rounds - choice.used.get(steps, 0)
-            return self._best(steps, asked, n).speed * (1 + CURIOSITY * n_unused)
+            return plans[steps].speed * (1 + CURIOSITY * n_unused)
 
         steps = max(self.lengths, key=promise)
         choice.n_until = choice.n_wait = min(2 * choice.n_wait, 8 * REVIEW) if choice.steps == steps else REVIEW
@@ -309,7 +310,7 @@ class DraftPolicy:
             steps, choice.n_until, self.is_plain_checked = 0, REVIEW // 2, True
         choice.steps = steps
         n_drafts = sum(min(steps, each.room) for each in asked)
-        choice.takes_all = not steps or (n > 1 and sum(self._best(steps, asked, n).heads) == n_drafts)
+        choice.takes_all = not steps or (n > 1 and sum(plans[steps].heads) == n_drafts)
 
     def _best(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The drafts that are worth verifying after that many steps of the heads."""
