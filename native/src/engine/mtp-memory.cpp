@@ -91,10 +91,6 @@ static bool mtp_memory_is_kv(llama_memory_i * memory) {
     return dynamic_cast<llama_kv_cache *>(memory) || dynamic_cast<llama_kv_cache_iswa *>(memory);
 }
 
-void mtp_memory_use_spans(llama_memory_i * memory) {
-    mtp_memory_set(memory, &mtp_reservation::has_spans, true);
-}
-
 bool mtp_memory_has_snapshots(llama_memory_i * memory) {
     return mtp_memory_attention(memory) != memory || dynamic_cast<llama_kv_cache_dsv4 *>(memory);
 }

@@ -37,9 +37,6 @@ template <typename T> void mtp_memory_set(llama_memory_i * memory, T mtp_reserva
     }
 }
 
-// From now on each sequence has spans of cells of its own: see mtp_reservation.
-void mtp_memory_use_spans(llama_memory_i * memory);
-
 // How many cells of each of its caches a ubatch's attention looks at: graphs are built for that number.
 std::array<uint32_t, 2> mtp_memory_n_kv(const llama_memory_context_i * mctx);
 

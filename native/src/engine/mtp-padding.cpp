@@ -142,8 +142,8 @@ mtp_padder::mtp_padder(llama_context & ctx, mtp_engine & mtp, int32_t mode, uint
                (size_t) (is_wanted ? INT32_MAX : PASS_ON_CPU) };
 
     if (is_wanted) {
-        mtp_memory_use_spans(memory);
-        mtp_memory_use_spans(mtp.heads.memory());
+        mtp_memory_set(memory, &mtp_reservation::has_spans, true);
+        mtp_memory_set(mtp.heads.memory(), &mtp_reservation::has_spans, true);
     }
     if (mtp_memory_is_plain(memory) && is_unified) {
         if (is_wanted) {
