@@ -2,8 +2,8 @@
 
 // What a product of many rows gives: the sums of several thread blocks added up, then stored, with biases or a gate.
 //
-// Values are read in batches, and before any result of theirs is stored. A load stays behind a store that might change
-// what it reads: one by one, 32 of them took longer than the product itself (H200, 64 rows, the attention's output).
+// Several values are read before any result of theirs is stored. A read waits for a store that might change what it
+// reads: one by one, 32 of them took longer than the product itself (H200, 64 rows, the attention's output).
 // Nothing is left to contract: how results are rounded does not depend on how many tiles there are.
 //
 // Whoever includes it has cuda-many-rows-products.cuh, or the same names.
