@@ -264,13 +264,6 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
     return res;
 }
 
-inline int ggml_cuda_dp4a(int a, int b, int c) {
-    for (int i = 0; i < 4; ++i) {
-        c += (int8_t) (a >> (8 * i)) * (int8_t) (b >> (8 * i));
-    }
-    return c;
-}
-
 inline void __syncthreads() {
     emulated_block::current->sync_all();
 }
@@ -326,10 +319,18 @@ inline float ggml_cuda_op_swiglu_clamp_single(float, float, float) {
 #define FEW_ROWS_LAUNCH_BOUNDS(n_threads, n_blocks)
 #define FEW_ROWS_SHARED(name) char * name = emulated_block::current->shared.data()
 
-// --- tensor cores, as cuda-more-rows-kernel.cuh uses them ---
+#include "cuda-few-rows-words.cuh"
 
-static constexpr int   MORE_ROWS_BEGIN       = 0x4b400000;
-static constexpr float MORE_ROWS_BEGIN_FLOAT = 12582912.0f;
+// --- products of bytes, and tensor cores, as cuda-tensor-cores.cuh has them ---
+
+// IS_UNSIGNED: a
+template <bool IS_UNSIGNED> int few_rows_dp4a(int a, int b, int c) {
+    for (int i = 0; i < 4; ++i) {
+        const int byte = a >> (8 * i);
+        c += (IS_UNSIGNED ? (uint8_t) byte : (int8_t) byte) * (int8_t) (b >> (8 * i));
+    }
+    return c;
+}
 
 struct more_rows_tile {
     int of[4];
@@ -341,6 +342,7 @@ inline void more_rows_sync_team(int team) {
 
 // Of each lane's words at `a` those of its matrix row, at `b` those of the row 8 below, at `column` those of its column:
 // adds to the sums of rows and columns.
+template <bool IS_UNSIGNED>
 static void emulated_multiply(const uint32_t * shown, int a, int b, int column, int (&sums)[4]) {
     const int  lane = (int) threadIdx.x % 32;
     const auto word = [&](int of, int at) {
@@ -348,8 +350,8 @@ static void emulated_multiply(const uint32_t * shown, int a, int b, int column, 
     };
     for (int i = 0; i < 4; ++i) {
         for (int t = 0; t < 4; ++t) {
-            sums[i] = ggml_cuda_dp4a(word(lane / 4 * 4 + t, i / 2 ? b : a),
-                                     word((lane % 4 * 2 + i % 2) * 4 + t, column), sums[i]);
+            sums[i] = few_rows_dp4a<IS_UNSIGNED>(word(lane / 4 * 4 + t, i / 2 ? b : a),
+                                                 word((lane % 4 * 2 + i % 2) * 4 + t, column), sums[i]);
         }
     }
 }
@@ -371,18 +373,19 @@ inline void more_rows_copy_if(bool is_there, char * to, const char * from) {
 }
 
 inline more_rows_tile more_rows_multiply_16(int a0, int a1, int b) {
-    more_rows_tile d = { { MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN } };
-    emulated_multiply(emulated_block::current->show({ (uint32_t) a0, (uint32_t) a1, (uint32_t) b }), 0, 1, 2, d.of);
+    more_rows_tile d = { { FEW_ROWS_BEGIN, FEW_ROWS_BEGIN, FEW_ROWS_BEGIN, FEW_ROWS_BEGIN } };
+    emulated_multiply<false>(emulated_block::current->show({ (uint32_t) a0, (uint32_t) a1, (uint32_t) b }), 0, 1, 2,
+                             d.of);
     return d;
 }
 
-inline more_rows_tile more_rows_multiply_32(const int (&a)[4], const int (&b)[2]) {
-    more_rows_tile d = { { MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN, MORE_ROWS_BEGIN } };
+template <bool IS_UNSIGNED> more_rows_tile more_rows_multiply_32(const int (&a)[4], const int (&b)[2]) {
+    more_rows_tile d = { { FEW_ROWS_BEGIN, FEW_ROWS_BEGIN, FEW_ROWS_BEGIN, FEW_ROWS_BEGIN } };
 
     const uint32_t * shown = emulated_block::current->show(
         { (uint32_t) a[0], (uint32_t) a[1], (uint32_t) a[2], (uint32_t) a[3], (uint32_t) b[0], (uint32_t) b[1] });
-    emulated_multiply(shown, 0, 1, 4, d.of);
-    emulated_multiply(shown, 2, 3, 5, d.of);
+    emulated_multiply<IS_UNSIGNED>(shown, 0, 1, 4, d.of);
+    emulated_multiply<IS_UNSIGNED>(shown, 2, 3, 5, d.of);
     return d;
 }
 

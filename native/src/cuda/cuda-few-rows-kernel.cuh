@@ -9,7 +9,7 @@
 // Knows device code alone, so that tests can run it on a CPU (native/tests/test-cuda-kernels.cpp): whoever includes it
 // has CUDA's functions, or others of the same names.
 
-#include "cuda-few-rows-product.cuh"
+#include "cuda-few-rows-activations.cuh"
 
 static FEW_ROWS_FUNCTION float few_rows_glu(float up, float gate, ggml_glu_op op, float limit) {
     switch (op) {
@@ -42,224 +42,125 @@ static FEW_ROWS_FUNCTION float few_rows_finish(const few_rows_product & p, const
     return result;
 }
 
-// The sums over all lanes of N values: value n ends in lanes from 4 * n on. Of the lanes that have the same quarter of 256
-// values, one after the other is added, then the quarters: an order that does not depend on N, and in which the kernel
-// for more rows (cuda-more-rows-kernel.cuh) can add as well. scratch: of FEW_ROWS_SUM_SIZE * N bytes.
-template <int N> static FEW_ROWS_FUNCTION float few_rows_sum(const float (&values)[N], char * scratch, int lane) {
-    constexpr int n_rounds = FEW_ROWS_LANES / FEW_ROWS_QUARTERS;
-    const int     quarter  = lane % FEW_ROWS_QUARTERS;
+// Sums of a warp's lanes over matrix rows: those of several chunks are added at a time.
+//
+// Of the lanes that have the same quarter of 256 values, one after the other is added, then the quarters: an order that
+// does not depend on N, and in which the kernel for more rows (cuda-more-rows-kernel.cuh) can add as well.
+template <int N> struct few_rows_sums {
+    static constexpr int N_TOGETHER = FEW_ROWS_LANES / FEW_ROWS_QUARTERS / N; // chunks
+    static constexpr int N_ROUNDS   = FEW_ROWS_LANES / FEW_ROWS_QUARTERS;
 
-    FEW_ROWS_UNROLL
-    for (int n = 0; n < N; ++n) {
-        *(float *) (scratch + n * FEW_ROWS_SUM_SIZE + 4 * (quarter * n_rounds + lane / FEW_ROWS_QUARTERS)) = values[n];
-    }
-    __syncwarp();
-    int all[n_rounds] = {};
-    if (lane < N * FEW_ROWS_QUARTERS) {
-        few_rows_load<16>(all, scratch + lane / FEW_ROWS_QUARTERS * FEW_ROWS_SUM_SIZE + 4 * quarter * n_rounds);
-    }
-    float sum = 0.0f;
-    FEW_ROWS_UNROLL
-    for (int i = 0; i < n_rounds; ++i) {
-        sum += __int_as_float(all[i]);
-    }
-    sum += __shfl_xor_sync(0xffffffff, sum, 1);
-    sum += __shfl_xor_sync(0xffffffff, sum, 2);
-    return sum;
-}
+    char * const values; // of each of the chunks, of each column, those of all lanes
+    const int    lane;
 
-// A lane's activations: two blocks of each column. Those after the end of a row are 0.
-template <class T, int N> struct few_rows_activations {
-    static constexpr int N_GROUPS = 32 / T::GROUP; // of a block
+    FEW_ROWS_FUNCTION few_rows_sums(char * values, int lane) : values(values), lane(lane) {}
 
-    int   values[N][2][FEW_ROWS_WORDS];
-    float scales[N][2];
-    int   begin[N][2][N_GROUPS]; // of the sums: what OFFSET makes too much
-    float sums[N][2];            // for minima
-
-    // columns: of this chunk, N of them; of each size bytes
-    FEW_ROWS_FUNCTION void load(const char * const (&columns)[N], int size, char * stage, int lane) {
-        constexpr int N_TURNS =
-            (FEW_ROWS_STAGE_SIZE + FEW_ROWS_LANES * FEW_ROWS_COPY - 1) / (FEW_ROWS_LANES * FEW_ROWS_COPY);
-
-        few_rows_words<4> raw[N][N_TURNS]; // all are in flight before the first one is needed
+    // of the i-th of the chunks
+    FEW_ROWS_FUNCTION void leave(const float (&sums)[N], int i) const {
+        const int place = lane % FEW_ROWS_QUARTERS * N_ROUNDS + lane / FEW_ROWS_QUARTERS;
         FEW_ROWS_UNROLL
         for (int n = 0; n < N; ++n) {
-            FEW_ROWS_UNROLL
-            for (int i = 0; i < N_TURNS; ++i) {
-                const int at = (i * FEW_ROWS_LANES + lane) * FEW_ROWS_COPY;
-                raw[n][i] =
-                    columns[n] && at < size ? *(const few_rows_words<4> *) (columns[n] + at) : few_rows_words<4>{};
-            }
-        }
-        FEW_ROWS_UNROLL
-        for (int n = 0; n < N; ++n) {
-            __syncwarp();
-            FEW_ROWS_UNROLL
-            for (int i = 0; i < N_TURNS; ++i) {
-                const int at = (i * FEW_ROWS_LANES + lane) * FEW_ROWS_COPY;
-                if (at < FEW_ROWS_STAGE_SIZE) {
-                    *(few_rows_words<4> *) (stage + at) = raw[n][i];
-                }
-            }
-            __syncwarp();
-            constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART; // that have a block of weights together
-            FEW_ROWS_UNROLL
-            for (int b = 0; b < 2; ++b) {
-                const int   block = lane / n_lanes * (T::N_VALUES / 32) + T::activations(lane % n_lanes, b);
-                const int * words = (const int *) (stage + block * FEW_ROWS_Y_SIZE);
-                const float scale = few_rows_half(words[0]);
-                int         sum   = 0;
-                FEW_ROWS_UNROLL
-                for (int g = 0; g < N_GROUPS; ++g) {
-                    int group_sum = 0;
-                    FEW_ROWS_UNROLL
-                    for (int i = g * T::GROUP / 4; i < (g + 1) * T::GROUP / 4; ++i) {
-                        values[n][b][i] = words[1 + i];
-                        group_sum       = ggml_cuda_dp4a(0x01010101, words[1 + i], group_sum);
-                    }
-                    begin[n][b][g] = -T::OFFSET * group_sum;
-                    sum += group_sum;
-                }
-                scales[n][b] = scale;
-                sums[n][b]   = __fmul_rn(scale, (float) sum);
-            }
+            *(float *) (values + (i * N + n) * FEW_ROWS_SUM_SIZE + 4 * place) = sums[n];
         }
     }
 
-    FEW_ROWS_FUNCTION void multiply(const char * block, int part, float (&results)[N]) const {
-        const T weights(block, part);
+    // Column n of the i-th chunk ends in lanes from 4 * (i * N + n) on.
+    FEW_ROWS_FUNCTION float add() const {
+        __syncwarp();
+        int all[N_ROUNDS] = {};
+        if (lane < N_TOGETHER * N * FEW_ROWS_QUARTERS) {
+            few_rows_load<16>(all, values + lane / FEW_ROWS_QUARTERS * FEW_ROWS_SUM_SIZE +
+                                       4 * (lane % FEW_ROWS_QUARTERS * N_ROUNDS));
+        }
+        __syncwarp();
+        float sum = 0.0f;
         FEW_ROWS_UNROLL
-        for (int b = 0; b < 2; ++b) {
-            int unpacked[FEW_ROWS_WORDS];
-            weights.unpack(b, unpacked);
-
-            int dots[N][N_GROUPS];
-            FEW_ROWS_UNROLL
-            for (int n = 0; n < N; ++n) {
-                FEW_ROWS_UNROLL
-                for (int g = 0; g < N_GROUPS; ++g) {
-                    dots[n][g] = T::OFFSET ? begin[n][b][g] : 0;
-                }
-            }
-            FEW_ROWS_UNROLL
-            for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-                FEW_ROWS_UNROLL
-                for (int n = 0; n < N; ++n) {
-                    int & dot = dots[n][i * 4 / T::GROUP];
-                    dot       = ggml_cuda_dp4a(unpacked[i], values[n][b][i], dot);
-                }
-            }
-            if constexpr (T::GROUP == 32) {
-                const float factor = weights.factor(b);
-                FEW_ROWS_UNROLL
-                for (int n = 0; n < N; ++n) {
-                    results[n] = __fmaf_rn(factor, __fmul_rn(scales[n][b], (float) dots[n][0]), results[n]);
-                }
-            } else {
-                const int first  = weights.scale(b, 0);
-                const int second = weights.scale(b, 1);
-                FEW_ROWS_UNROLL
-                for (int n = 0; n < N; ++n) {
-                    const int dot = first * dots[n][0] + second * dots[n][1];
-                    results[n]    = __fmaf_rn(scales[n][b], (float) dot, results[n]);
-                }
-            }
-            if constexpr (T::HAS_MIN) {
-                const float min = -weights.min(b);
-                FEW_ROWS_UNROLL
-                for (int n = 0; n < N; ++n) {
-                    results[n] = __fmaf_rn(min, sums[n][b], results[n]);
-                }
-            }
+        for (int i = 0; i < N_ROUNDS; ++i) {
+            sum += __int_as_float(all[i]);
         }
-        if constexpr (T::GROUP == 16) {
-            const float factor = weights.factor();
-            FEW_ROWS_UNROLL
-            for (int n = 0; n < N; ++n) {
-                results[n] = __fmul_rn(factor, results[n]);
-            }
-        }
+        sum += __shfl_xor_sync(0xffffffff, sum, 1);
+        sum += __shfl_xor_sync(0xffffffff, sum, 2);
+        return sum;
     }
 };
 
-// The chunks that a warp takes, one below the other: of the matrix, or of matrix and gate in turn.
-template <bool GATE> struct few_rows_place {
-    int  row;
-    int  slot    = 0; // in shared memory
-    bool in_gate = false;
+// From chunk to chunk, one below the other: of the matrix, or of matrix and gate in turn. A: an address, or its last bits.
+template <class A, bool GATE> struct few_rows_walk {
+    A at;
+    A step;     // to the next chunk
+    A row_step; // to the one in the next row
 
-    FEW_ROWS_FUNCTION few_rows_place(int row) : row(row) {}
-
-    FEW_ROWS_FUNCTION void advance(int n_teams) {
-        slot    = slot + 1 < FEW_ROWS_IN_FLIGHT ? slot + 1 : 0;
-        in_gate = GATE && !in_gate;
-        row += in_gate ? 0 : n_teams;
+    FEW_ROWS_FUNCTION void advance() {
+        at += step;
+        step = GATE ? row_step - step : step;
     }
 };
 
-// A warp's way down the matrix: where its chunks are, and those that are in flight to shared memory.
+// A warp's way down the matrix: the chunks that it takes, some of which are in flight to shared memory.
 template <class T, bool GATE> struct few_rows_stream {
-    static constexpr int CHUNK_SIZE = few_rows_chunk_size<T>();
-    static constexpr int SLOT_SIZE  = few_rows_slot_size<T>();
+    static constexpr int  CHUNK_SIZE = few_rows_chunk_size<T>();
+    static constexpr int  SLOT_SIZE  = few_rows_slot_size<T>();
+    static constexpr bool IS_ALIGNED = T::SIZE % FEW_ROWS_COPY == 0; // what a chunk begins with
 
-    const few_rows_product & p;
-    const few_rows_matrix &  matrix;
-    const few_rows_shape &   shape;
-    const int                lane;
-    const int                row_0; // of the thread block
-    const int                n_rows;
-    char * const             staging;
-    int64_t                  expert_offset = 0;
-    few_rows_place<GATE>     next{ 0 };
+    char * const                   slots;
+    const int                      lane;
+    few_rows_walk<uintptr_t, GATE> next;      // to fetch
+    few_rows_walk<unsigned, GATE>  now;       // to multiply
+    int                            n_chunks;
+    int                            n_left;    // to fetch
+    int                            lane_size; // of a chunk, from where this lane copies
+    int                            slot;
 
-    FEW_ROWS_FUNCTION few_rows_stream(const few_rows_product & p, const few_rows_matrix & matrix,
-                                      const few_rows_shape & shape, char * staging, int lane) :
-        p(p), matrix(matrix), shape(shape), lane(lane), row_0((blockIdx.x - matrix.first_block) * p.n_block_rows),
-        n_rows(min(p.n_block_rows, matrix.n_rows - row_0)), staging(staging) {}
+    FEW_ROWS_FUNCTION few_rows_stream(char * slots, int lane) : slots(slots), lane(lane) {}
 
-    // where the rows of a unit of work begin
-    FEW_ROWS_FUNCTION few_rows_place<GATE> first(int unit) const {
-        return few_rows_place<GATE>(unit < shape.n_chunks * shape.n_teams ? unit / shape.n_chunks : n_rows);
-    }
+    // copies are of 16 bytes: what is before a chunk comes with it
+    static FEW_ROWS_FUNCTION int before(unsigned address) { return IS_ALIGNED ? 0 : address % FEW_ROWS_COPY; }
 
-    // where a chunk begins; it is copied from the 16 bytes on that hold its beginning
-    FEW_ROWS_FUNCTION const char * address(const few_rows_place<GATE> & place, int chunk) const {
-        return (place.in_gate ? p.gate : matrix.data) + expert_offset + (row_0 + place.row) * p.row_stride +
-               chunk * CHUNK_SIZE;
-    }
-
-    static FEW_ROWS_FUNCTION int before(const char * from) { return (int) ((uintptr_t) from % FEW_ROWS_COPY); }
-
-    // a chunk that has arrived
-    FEW_ROWS_FUNCTION const char * arrived(const few_rows_place<GATE> & place, int chunk) const {
-        return staging + place.slot * SLOT_SIZE + before(address(place, chunk));
-    }
-
-    FEW_ROWS_FUNCTION void fetch_next(int chunk) {
-        if (next.row < n_rows) {
-            const char * from = address(next, chunk);
-            const int    n    = min(FEW_ROWS_LANES, p.n_parts - chunk * FEW_ROWS_LANES);
-            const int    size = before(from) + n * FEW_ROWS_PART / T::N_VALUES * T::SIZE;
-            char *       to   = staging + next.slot * SLOT_SIZE;
-            from -= before(from);
+    FEW_ROWS_FUNCTION void fetch_next() {
+        if (n_left > 0) {
+            const int    skipped = before((unsigned) next.at);
+            const char * from    = (const char *) (next.at - skipped);
+            char *       to      = slots + slot + lane * FEW_ROWS_COPY;
             FEW_ROWS_UNROLL
             for (int i = 0; i < SLOT_SIZE; i += FEW_ROWS_LANES * FEW_ROWS_COPY) {
-                const int at = i + lane * FEW_ROWS_COPY;
-                if (at < size) {
-                    __pipeline_memcpy_async(to + at, from + at, FEW_ROWS_COPY);
+                if (i < lane_size + skipped) {
+                    __pipeline_memcpy_async(to + i, from + i, FEW_ROWS_COPY);
                 }
             }
-            next.advance(shape.n_teams);
+            next.advance();
+            --n_left;
         }
         __pipeline_commit();
+        slot = slot + SLOT_SIZE < FEW_ROWS_IN_FLIGHT * SLOT_SIZE ? slot + SLOT_SIZE : 0;
     }
 
-    FEW_ROWS_FUNCTION void fetch_first(int unit) {
-        next = first(unit);
+    // matrix, gate: the chunk's places in the first row; size: bytes of it that there are
+    FEW_ROWS_FUNCTION void begin(const char * matrix, const char * gate, int64_t row_step, int n, int size) {
+        next      = { (uintptr_t) matrix + lane * FEW_ROWS_COPY,
+                      GATE ? (uintptr_t) gate - (uintptr_t) matrix : (uintptr_t) row_step, (uintptr_t) row_step };
+        now       = { (unsigned) next.at, (unsigned) next.step, (unsigned) next.row_step };
+        n_chunks  = GATE ? 2 * n : n;
+        n_left    = n_chunks;
+        lane_size = size - lane * FEW_ROWS_COPY;
+        slot      = 0;
         for (int i = 0; i < FEW_ROWS_IN_FLIGHT; ++i) {
-            fetch_next(unit % shape.n_chunks);
+            fetch_next();
         }
+    }
+
+    // the next chunk, once it has arrived
+    FEW_ROWS_FUNCTION const char * arrived() {
+        __pipeline_wait_prior(FEW_ROWS_IN_FLIGHT - 1);
+        __syncwarp();
+        const char * chunk = slots + slot + before(now.at);
+        now.advance();
+        return chunk;
+    }
+
+    // there is a place for another one
+    FEW_ROWS_FUNCTION void release() {
+        __syncwarp();
+        fetch_next();
     }
 };
 
@@ -288,10 +189,10 @@ static FEW_ROWS_FUNCTION bool few_rows_route(const few_rows_product & p, int exp
     return n_before % N == 0;
 }
 
-// a chunk of each column; nullptr for those that there are not
+// where each column is; nullptr for those that there are not
 template <int N>
 static FEW_ROWS_FUNCTION void few_rows_find_columns(const few_rows_product & p, const int * routed, int n_columns,
-                                                    int chunk, const char * (&columns)[N]) {
+                                                    const char * (&columns)[N]) {
     FEW_ROWS_UNROLL
     for (int n = 0; n < N; ++n) {
         const int i = p.ids && n < n_columns ? routed[n] : 0;
@@ -299,7 +200,6 @@ static FEW_ROWS_FUNCTION void few_rows_find_columns(const few_rows_product & p, 
                       p.ids          ? p.columns + i / p.n_places * p.column_stride +
                                            i % p.n_places % p.n_column_places * p.column_place_stride :
                                        p.columns + n * p.column_stride;
-        columns[n] += columns[n] ? chunk * FEW_ROWS_STAGE_SIZE : 0;
     }
 }
 
@@ -308,6 +208,12 @@ static FEW_ROWS_FUNCTION int64_t few_rows_result_at(const few_rows_product & p, 
                                                     int column) {
     return p.ids ? column / p.n_places * matrix.dst_stride + column % p.n_places * p.dst_place_stride :
                    column * matrix.dst_stride;
+}
+
+// Where the sums of a thread block's chunks are, of columns of matrix rows: of the matrix (k = 0) and of the gate.
+template <int N>
+static FEW_ROWS_FUNCTION int few_rows_sum_at(const few_rows_product & p, int n_chunks, int k, int row) {
+    return (k * p.n_block_rows + row) * N * n_chunks;
 }
 
 // Adds up the chunks of a thread block's rows, and stores what the product gives.
@@ -321,8 +227,9 @@ static FEW_ROWS_FUNCTION void few_rows_store(const few_rows_product & p, const f
 
         float results[GATE ? 2 : 1] = {};
         for (int k = 0; k < (GATE ? 2 : 1); ++k) {
+            const float * sums = partials + few_rows_sum_at<N>(p, n_chunks, k, row) + n * n_chunks;
             for (int chunk = 0; chunk < n_chunks; ++chunk) {
-                results[k] += partials[((k * p.n_block_rows + row) * N + n) * n_chunks + chunk];
+                results[k] += sums[chunk];
             }
         }
         const float result = few_rows_finish<GATE>(p, matrix, n, row_0 + row, results[0], results[GATE]);
@@ -339,34 +246,42 @@ static FEW_ROWS_FUNCTION int few_rows_matrix_at(const few_rows_product & p, int 
     return m;
 }
 
-// A unit of work: a warp goes down its chunks, and leaves their sums.
+// A unit of work: a warp goes down its chunks, from the team's first row on, and leaves their sums.
 template <class T, int N, bool GATE>
-static FEW_ROWS_FUNCTION void few_rows_go_down(few_rows_stream<T, GATE> &         stream,
-                                               const few_rows_activations<T, N> & activations, int unit, char * scratch,
-                                               float * partials) {
+static FEW_ROWS_FUNCTION void
+few_rows_go_down(few_rows_stream<T, GATE> & stream, const few_rows_product & p, const few_rows_shape & shape,
+                 const few_rows_activations<T, N> & activations, int unit, char * scratch, float * partials) {
     constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART; // that have a block of weights together
 
-    const few_rows_product & p        = stream.p;
-    const int                n_chunks = stream.shape.n_chunks;
-    const int                lane     = stream.lane;
-    const int                chunk    = unit % n_chunks;
-    const int                part     = chunk * FEW_ROWS_LANES + lane;
+    const int              lane     = stream.lane;
+    const int              chunk    = unit % shape.n_chunks;
+    const int              team     = unit / shape.n_chunks;
+    const bool             has_part = chunk * FEW_ROWS_LANES + lane < p.n_parts;
+    const int              block    = lane / n_lanes * T::SIZE;
+    const few_rows_sums<N> all(scratch, lane);
 
-    for (auto place = stream.first(unit); place.row < stream.n_rows; place.advance(stream.shape.n_teams)) {
-        __pipeline_wait_prior(FEW_ROWS_IN_FLIGHT - 1);
-        __syncwarp();
-        float sums[N] = {};
-        if (part < p.n_parts) {
-            const char * weights = stream.arrived(place, chunk);
-            activations.multiply(weights + lane / n_lanes * T::SIZE, lane % n_lanes, sums);
+    // of the sum that this lane has in the end
+    const int column = lane / FEW_ROWS_QUARTERS % N;
+    const int place  = lane / FEW_ROWS_QUARTERS / N;
+
+    for (int first = 0; first < stream.n_chunks; first += all.N_TOGETHER) {
+        const int n = min(all.N_TOGETHER, stream.n_chunks - first);
+        FEW_ROWS_ROLLED
+        for (int i = 0; i < n; ++i) {
+            const char * weights = stream.arrived();
+            float        sums[N] = {};
+            if (has_part) {
+                activations.multiply(weights + block, lane % n_lanes, sums);
+            }
+            stream.release();
+            all.leave(sums, i);
         }
-        __syncwarp();
-        stream.fetch_next(chunk);
-
-        const float sum = few_rows_sum<N>(sums, scratch, lane);
-        const int   n   = lane / FEW_ROWS_QUARTERS;
-        if (lane % FEW_ROWS_QUARTERS == 0 && n < N) {
-            partials[((place.in_gate * p.n_block_rows + place.row) * N + n) * n_chunks + chunk] = sum;
+        const float sum = all.add();
+        const int   at  = first + place;
+        if (lane % FEW_ROWS_QUARTERS == 0 && place < all.N_TOGETHER && at < stream.n_chunks) {
+            const int row = team + (GATE ? at / 2 : at) * shape.n_teams;
+            partials[few_rows_sum_at<N>(p, shape.n_chunks, GATE ? at % 2 : 0, row) + column * shape.n_chunks + chunk] =
+                sum;
         }
     }
 }
@@ -384,20 +299,33 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
 
     const int warp    = threadIdx.x / FEW_ROWS_LANES;
     const int lane    = threadIdx.x % FEW_ROWS_LANES;
-    const int n_turns = (shape.n_chunks * shape.n_teams + p.n_warps - 1) / p.n_warps;
+    const int n_units = shape.n_chunks * shape.n_teams;
 
     char *  stage    = shared + memory.stages + warp * FEW_ROWS_STAGE_SIZE;
-    char *  scratch  = shared + memory.scratch + warp * N * FEW_ROWS_SUM_SIZE;
     float * partials = (float *) (shared + memory.partials);
     int *   routed   = (int *) (shared + memory.routed);
 
-    few_rows_stream<T, GATE> stream(p, p.matrices[few_rows_matrix_at(p, blockIdx.x)], shape,
-                                    shared + warp * FEW_ROWS_IN_FLIGHT * few_rows_slot_size<T>(), lane);
+    const few_rows_matrix & matrix        = p.matrices[few_rows_matrix_at(p, blockIdx.x)];
+    const int               row_0         = (blockIdx.x - matrix.first_block) * p.n_block_rows;
+    const int               n_rows        = min(p.n_block_rows, matrix.n_rows - row_0);
+    int64_t                 expert_offset = 0;
+
+    few_rows_stream<T, GATE> stream(shared + warp * FEW_ROWS_IN_FLIGHT * few_rows_slot_size<T>(), lane);
+
+    const auto fetch_first = [&](int unit) {
+        const int     chunk  = unit % shape.n_chunks;
+        const int     row    = unit < n_units ? unit / shape.n_chunks : n_rows;
+        const int64_t offset = expert_offset + (row_0 + row) * p.row_stride + chunk * few_rows_chunk_size<T>();
+        const int     n      = (n_rows - row + shape.n_teams - 1) / shape.n_teams;
+        const int     size =
+            min(FEW_ROWS_LANES, p.n_parts - chunk * FEW_ROWS_LANES) * FEW_ROWS_PART / T::N_VALUES * T::SIZE;
+        stream.begin(matrix.data + offset, p.gate + offset, shape.n_teams * p.row_stride, n, size);
+    };
     ggml_cuda_pdl_lc();
 
     int n_columns = N;
     if (!p.ids) {
-        stream.fetch_first(warp); // weights do not depend on what is still being computed
+        fetch_first(warp); // weights do not depend on what is still being computed
         n_columns = min(N, p.n_tokens);
         ggml_cuda_pdl_sync();
     } else {
@@ -407,27 +335,23 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
         if (!few_rows_route<N>(p, expert, warp, lane, routed, n_columns)) {
             return;
         }
-        stream.expert_offset = expert * p.expert_stride;
-        stream.fetch_first(warp);
+        expert_offset = expert * p.expert_stride;
+        fetch_first(warp);
         __syncthreads();
     }
 
-    for (int turn = 0; turn < n_turns; ++turn) {
-        const int unit = turn * p.n_warps + warp;
-        if (turn > 0) {
-            stream.fetch_first(unit);
-        }
-        const int chunk = unit % shape.n_chunks;
+    const char * columns[N];
+    few_rows_find_columns<N>(p, routed, n_columns, columns);
 
-        const char *               columns[N];
-        few_rows_activations<T, N> activations;
-        few_rows_find_columns<N>(p, routed, n_columns, chunk, columns);
-        activations.load(columns, p.column_size - chunk * FEW_ROWS_STAGE_SIZE, stage, lane);
-        if (turn == 0) {
-            __syncthreads(); // sums may be where activations were
+    for (int first = 0; first < n_units; first += p.n_warps) {
+        const int unit = first + warp;
+        if (first > 0) {
+            fetch_first(unit);
         }
-        few_rows_go_down(stream, activations, unit, scratch, partials);
+        few_rows_activations<T, N> activations;
+        few_rows_load<T, N>(p, shape, columns, unit % shape.n_chunks, shared + memory.stages, warp, lane, activations);
+        few_rows_go_down<T, N, GATE>(stream, p, shape, activations, unit, stage, partials);
     }
     __syncthreads();
-    few_rows_store<N, GATE>(p, stream.matrix, stream.row_0, stream.n_rows, n_columns, shape.n_chunks, partials, routed);
+    few_rows_store<N, GATE>(p, matrix, row_0, n_rows, n_columns, shape.n_chunks, partials, routed);
 }

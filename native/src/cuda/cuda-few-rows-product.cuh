@@ -10,10 +10,9 @@
 #include <algorithm>
 
 static constexpr int FEW_ROWS_LANES      = 32;
-static constexpr int FEW_ROWS_WARPS      = 8;   // at most
-static constexpr int FEW_ROWS_IN_FLIGHT  = 3;   // chunks that a warp waits for at the same time
-static constexpr int FEW_ROWS_ROWS_MAX   = 128; // matrix rows of a thread block
-static constexpr int FEW_ROWS_Y_SIZE     = 36;  // a block of activations: scale, sum, 32 values
+static constexpr int FEW_ROWS_WARPS      = 8;  // at most
+static constexpr int FEW_ROWS_IN_FLIGHT  = 3;  // chunks that a warp waits for at the same time
+static constexpr int FEW_ROWS_Y_SIZE     = 36; // a block of activations: scale, sum, 32 values
 static constexpr int FEW_ROWS_CHUNK      = FEW_ROWS_LANES * FEW_ROWS_PART;
 static constexpr int FEW_ROWS_STAGE_SIZE = FEW_ROWS_CHUNK / 32 * FEW_ROWS_Y_SIZE;
 static constexpr int FEW_ROWS_COPY       = 16;                       // bytes that a lane copies at a time
@@ -165,30 +164,23 @@ struct few_rows_shape {
     FEW_ROWS_HOST_FUNCTION few_rows_shape(const few_rows_product & p) :
         n_chunks((p.n_parts + FEW_ROWS_LANES - 1) / FEW_ROWS_LANES),
         n_teams(n_chunks < p.n_warps ? p.n_warps / n_chunks : 1) {}
-
-    // whether warps load activations once only, before any of them has sums to leave: the same memory does for both
-    FEW_ROWS_HOST_FUNCTION bool loads_once(const few_rows_product & p) const { return n_chunks <= p.n_warps; }
 };
 
-// What is in shared memory: chunks of weights, and activations on their way to registers, later a block's sums
+// What is in shared memory: chunks of weights; of each warp, activations on their way to registers, and later sums of
+// lanes; and sums of chunks
 template <class T> struct few_rows_memory {
     size_t stages;
     size_t partials;
-    size_t routed;  // a column's (token, place)
-    size_t scratch; // sums of each warp's lanes
+    size_t routed; // a column's (token, place)
     size_t size;
 
     FEW_ROWS_HOST_FUNCTION few_rows_memory(const few_rows_product & p, int n_columns, bool has_gate) {
-        const few_rows_shape shape(p);
-        const size_t         stages_size = (size_t) p.n_warps * FEW_ROWS_STAGE_SIZE;
-        const size_t partials_size = sizeof(float) * (has_gate ? 2 : 1) * p.n_block_rows * n_columns * shape.n_chunks;
+        const int n_sums = (has_gate ? 2 : 1) * p.n_block_rows * n_columns * few_rows_shape(p).n_chunks;
 
-        stages             = (size_t) p.n_warps * FEW_ROWS_IN_FLIGHT * few_rows_slot_size<T>();
-        partials           = stages + (shape.loads_once(p) ? 0 : stages_size);
-        const size_t later = partials + partials_size;
-        routed             = later > stages + stages_size ? later : stages + stages_size;
-        scratch            = (routed + sizeof(int) * n_columns + FEW_ROWS_COPY - 1) / FEW_ROWS_COPY * FEW_ROWS_COPY;
-        size               = scratch + (size_t) p.n_warps * n_columns * FEW_ROWS_SUM_SIZE;
+        stages   = (size_t) p.n_warps * FEW_ROWS_IN_FLIGHT * few_rows_slot_size<T>();
+        partials = stages + (size_t) p.n_warps * FEW_ROWS_STAGE_SIZE;
+        routed   = partials + sizeof(float) * n_sums;
+        size     = routed + sizeof(int) * n_columns;
     }
 };
 
@@ -203,6 +195,12 @@ static constexpr size_t FEW_ROWS_RESERVED = 1024; // shared memory that each blo
 
 static constexpr int FEW_ROWS_COLUMNS_MAX = 8;
 static constexpr int FEW_ROWS_ROWS_MIN    = 16; // matrix rows of a thread block: below this it has fewer warps instead
+
+// Matrix rows of a thread block, at most. One column's take as long as memory does: with several thread blocks one after
+// the other, multiprocessors that get less of it have fewer.
+static constexpr int few_rows_rows_max(int n_columns) {
+    return n_columns == 1 ? 128 : 1024;
+}
 
 // Gives each matrix its thread blocks, of n_block_rows each; returns how many they are.
 static inline int few_rows_place_blocks(few_rows_product & p) {
@@ -219,6 +217,7 @@ static inline int few_rows_place_blocks(few_rows_product & p) {
 template <class T>
 static bool few_rows_divide(few_rows_product & p, int n_columns, bool has_gate, const few_rows_device & device) {
     const int  n_routed = p.ids ? p.n_tokens * p.n_places : 1;
+    const int  n_most   = few_rows_rows_max(n_columns);
     const auto fits     = [&](int n_blocks) {
         const size_t size = few_rows_memory<T>(p, n_columns, has_gate).size;
         few_rows_place_blocks(p);
@@ -232,12 +231,12 @@ static bool few_rows_divide(few_rows_product & p, int n_columns, bool has_gate, 
         const int n_teams = few_rows_shape(p).n_teams;
         for (int n_resident = few_rows_resident(n_columns); n_resident > 0; --n_resident) {
             const int n_blocks = device.n_multiprocessors * n_resident;
-            const int n_waves = (n_rows * n_routed + n_blocks * FEW_ROWS_ROWS_MAX - 1) / (n_blocks * FEW_ROWS_ROWS_MAX);
+            const int n_waves  = (n_rows * n_routed + n_blocks * n_most - 1) / (n_blocks * n_most);
             const int n_shares = std::max(1, n_blocks * n_waves / n_routed);
             const int n        = (n_rows + n_shares - 1) / n_shares;
 
-            p.n_block_rows = std::min(FEW_ROWS_ROWS_MAX, (n + n_teams - 1) / n_teams * n_teams);
-            while (few_rows_place_blocks(p) > n_shares && p.n_block_rows + n_teams <= FEW_ROWS_ROWS_MAX) {
+            p.n_block_rows = std::min(n_most, (n + n_teams - 1) / n_teams * n_teams);
+            while (few_rows_place_blocks(p) > n_shares && p.n_block_rows + n_teams <= n_most) {
                 p.n_block_rows += n_teams; // a block takes rows of one matrix
             }
             if (fits(n_resident)) {

@@ -7,7 +7,6 @@
 struct few_rows_of_32 {
     static constexpr int  N_VALUES = 64;
     static constexpr int  GROUP    = 32;
-    static constexpr int  OFFSET   = 0;
     static constexpr bool HAS_MIN  = false;
 
     static constexpr FEW_ROWS_HOST_FUNCTION int activations(int, int b) { return b; }
@@ -70,20 +69,19 @@ template <class T> struct few_rows_18_bytes : few_rows_pair<36> {
 };
 
 struct few_rows_q4_0 : few_rows_18_bytes<few_rows_q4_0> {
-    static constexpr int OFFSET = 8;
-
     using few_rows_18_bytes::few_rows_18_bytes;
 
+    // 16 times the values
     static FEW_ROWS_FUNCTION void split(int word, int & low, int & high) {
-        low  = word & 0x0f0f0f0f;
-        high = word >> 4 & 0x0f0f0f0f;
+        low  = (int) ((word << 4 & 0xf0f0f0f0) ^ FEW_ROWS_SIGNS);
+        high = (int) ((word & 0xf0f0f0f0) ^ FEW_ROWS_SIGNS);
     }
+
+    FEW_ROWS_FUNCTION float factor(int b) const { return few_rows_pair::factor(b) / 16; }
 };
 
 // 4 bits of each value, and before them one bit of each
 struct few_rows_q5_0 : few_rows_pair<44> {
-    static constexpr int OFFSET = 16;
-
     using few_rows_pair::few_rows_pair;
 
     static FEW_ROWS_FUNCTION void fragment(const char * block, int, int i, int (&to)[2][2]) {
@@ -100,17 +98,20 @@ struct few_rows_q5_0 : few_rows_pair<44> {
         }
     }
 
+    FEW_ROWS_FUNCTION float factor(int b) const { return few_rows_pair::factor(b) / 8; }
+
   private:
+    // 8 times the values
     static FEW_ROWS_FUNCTION void split(const int * words, int b, int i, int & low, int & high) {
         const int bits  = word_of(words, b, 0);
         const int bytes = word_of(words, b, i + 1);
-        low             = (bytes & 0x0f0f0f0f) | fifth_bits(bits, i);
-        high            = (bytes >> 4 & 0x0f0f0f0f) | fifth_bits(bits, i + 4);
+        low             = (bytes << 3 & 0x78787878) | fifth_bits(~bits, i);
+        high            = (bytes >> 1 & 0x78787878) | fifth_bits(~bits, i + 4);
     }
 
     // of the i-th 4 values
     static FEW_ROWS_FUNCTION int fifth_bits(int bits, int i) {
-        return (int) ((((unsigned) bits >> (4 * i) & 0x0f) * 0x00204081 & 0x01010101) << 4); // one to each byte
+        return (int) ((((unsigned) bits >> (4 * i) & 0x0f) * 0x00204081 & 0x01010101) << 7); // one to each byte
     }
 };
 
@@ -144,14 +145,14 @@ struct few_rows_mxfp4 : few_rows_of_32 {
         FEW_ROWS_UNROLL
         for (int b = 0; b < 2; ++b) {
             int bytes[1];
-            few_rows_load<1>(bytes, block + 17 * b + 1 + 4 * i);
+            few_rows_unaligned(block + 17 * b + 1).load(bytes, 4 * i);
             few_rows_table_mxfp4().look_up(bytes[0], to[b][0], to[b][1]);
         }
     }
 
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         int bytes[4];
-        few_rows_load<1>(bytes, block + 17 * b + 1);
+        few_rows_unaligned(block + 17 * b + 1).load(bytes);
         few_rows_table_mxfp4().look_up(bytes, values);
     }
 

@@ -5,14 +5,13 @@
 //
 //   N_VALUES, SIZE        of a block of weights; of blocks of 32 values: of two
 //   GROUP                 values that have a scale together: 32, or 16 with scales that are integers
-//   OFFSET                what all values are too large by
-//   HAS_MIN               whether what min() says is subtracted from each value
+//   HAS_MIN               whether what min() says is subtracted from each value: then they are unsigned bytes, else signed
 //   activations(part, b)  which block of 32 of its block the lane's block b is
 //   T(block, part)        reads it, from shared memory
 //   unpack(b, values)     32 values as bytes, 4 in an integer
 //   fragment(block, part, i, to)  of both of a lane's blocks the i-th 4 and the (i + 4)-th, as tensor cores take them
-//   factor(b)             of GROUP 32: the scale
-//   scale(b, g), factor() of GROUP 16: an integer for each half of a block, and a factor for all
+//   factor(b)             of GROUP 32: the scale of what unpack() gives, which may be a multiple of the values
+//   scale(b, g), factor() of GROUP 16: a whole number for each half of a block, and a factor for all
 //
 // Knows shared memory, no tensors and no threads; cuda-few-rows-kernel.cuh multiplies.
 
@@ -22,7 +21,6 @@
 
 struct few_rows_of_256 {
     static constexpr int  N_VALUES = 256;
-    static constexpr int  OFFSET   = 0;
     static constexpr bool HAS_MIN  = false;
 
     static constexpr FEW_ROWS_HOST_FUNCTION int activations(int part, int b) { return 2 * part + b; }
@@ -31,10 +29,11 @@ struct few_rows_of_256 {
 // Values whose bits are in two words, that both of the lane's blocks have: T::read gets N of these from the i-th on, and
 // T::join makes 4 values of them for block b.
 template <class T, class BASE> struct few_rows_joined : BASE {
+    int part;
     int packed[FEW_ROWS_WORDS];
     int high[FEW_ROWS_WORDS] = {};
 
-    FEW_ROWS_FUNCTION few_rows_joined(const char * block, int part) : BASE(block, part) {
+    FEW_ROWS_FUNCTION few_rows_joined(const char * block, int part) : BASE(block, part), part(part) {
         T::read(block, part, 0, packed, high);
     }
 
@@ -44,15 +43,15 @@ template <class T, class BASE> struct few_rows_joined : BASE {
             int words[1];
             int bits[1] = {};
             T::read(block, part, i + 4 * k, words, bits);
-            to[0][k] = T::join(words[0], bits[0], 0);
-            to[1][k] = T::join(words[0], bits[0], 1);
+            to[0][k] = T::join(words[0], bits[0], 0, part);
+            to[1][k] = T::join(words[0], bits[0], 1, part);
         }
     }
 
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            values[i] = T::join(packed[i], high[i], b);
+            values[i] = T::join(packed[i], high[i], b, part);
         }
     }
 };
@@ -96,7 +95,10 @@ struct few_rows_q4_K : few_rows_joined<few_rows_q4_K, few_rows_k4> {
         few_rows_load<16>(packed, block + 16 + 32 * part + 4 * i);
     }
 
-    static FEW_ROWS_FUNCTION int join(int packed, int, int b) { return packed >> (4 * b) & 0x0f0f0f0f; }
+    // of block 1 these are 16 times the values
+    static FEW_ROWS_FUNCTION int join(int packed, int, int b, int) { return packed & (int) (0x0f0f0f0fu << (4 * b)); }
+
+    FEW_ROWS_FUNCTION float factor(int b) const { return few_rows_k4::factor(b) / (b == 0 ? 1 : 16); }
 };
 
 struct few_rows_q5_K : few_rows_joined<few_rows_q5_K, few_rows_k4> {
@@ -114,7 +116,7 @@ struct few_rows_q5_K : few_rows_joined<few_rows_q5_K, few_rows_k4> {
         }
     }
 
-    static FEW_ROWS_FUNCTION int join(int packed, int high, int b) {
+    static FEW_ROWS_FUNCTION int join(int packed, int high, int b, int) {
         return (packed >> (4 * b) & 0x0f0f0f0f) | (high >> b & 0x01010101) << 4;
     }
 };
@@ -131,8 +133,7 @@ struct few_rows_k16 : few_rows_of_256 {
 
 // the lane's blocks are 64 values apart, and have the same bytes
 struct few_rows_q6_K : few_rows_joined<few_rows_q6_K, few_rows_k16> {
-    static constexpr int SIZE   = 210;
-    static constexpr int OFFSET = 32;
+    static constexpr int SIZE = 210;
 
     using few_rows_joined::few_rows_joined;
 
@@ -140,43 +141,46 @@ struct few_rows_q6_K : few_rows_joined<few_rows_q6_K, few_rows_k16> {
 
     template <int N>
     static FEW_ROWS_FUNCTION void read(const char * block, int part, int i, int (&packed)[N], int (&high)[N]) {
-        few_rows_load<2>(packed, block + 32 * part + 4 * i);
-        few_rows_load<2>(high, block + 128 + part / 2 * 32 + 4 * i);
+        const few_rows_unaligned words(block);
+        words.load(packed, 32 * part + 4 * i);
+        words.load(high, 128 + part / 2 * 32 + 4 * i);
         FEW_ROWS_UNROLL
         for (int k = 0; k < N; ++k) {
-            high[k] >>= part % 2 * 2;
+            high[k] ^= (int) 0xaaaaaaaa; // 32 less
         }
     }
 
-    static FEW_ROWS_FUNCTION int join(int packed, int high, int b) {
-        return (packed >> (4 * b) & 0x0f0f0f0f) | (high >> (4 * b) & 0x03030303) << 4;
+    // 4 times the values
+    static FEW_ROWS_FUNCTION int join(int packed, int high, int b, int part) {
+        const int low = (b == 0 ? packed << 2 : packed >> 2) & 0x3c3c3c3c;
+        return low | (high << (6 - 4 * b - part % 2 * 2) & 0xc0c0c0c0);
     }
 
-    FEW_ROWS_FUNCTION int scale(int b, int g) const {
+    FEW_ROWS_FUNCTION float scale(int b, int g) const {
         return *(const signed char *) (block + 192 + 2 * activations(part, b) + g);
     }
 
-    FEW_ROWS_FUNCTION float factor() const { return few_rows_half_at(block + 208); }
+    FEW_ROWS_FUNCTION float factor() const { return few_rows_half_at(block + 208) / 4; }
 };
 
 // 2 bits and 1 bit of a value, and scales of 4 bits and 2 bits
 struct few_rows_q3_K : few_rows_joined<few_rows_q3_K, few_rows_k16> {
-    static constexpr int SIZE   = 110;
-    static constexpr int OFFSET = 4;
+    static constexpr int SIZE = 110;
 
     unsigned scales; // 4 bytes, 32 too large
 
     FEW_ROWS_FUNCTION few_rows_q3_K(const char * block, int part) : few_rows_joined(block, part) {
         int words[3];
-        few_rows_load<2>(words, block + 96);
+        few_rows_unaligned(block).load(words, 96);
         const unsigned low = (unsigned) (part % 2 ? words[1] : words[0]) >> (part / 2 * 4);
         scales             = (low & 0x0f0f0f0f) | ((unsigned) words[2] >> (2 * part) & 0x03030303) << 4;
     }
 
     template <int N>
     static FEW_ROWS_FUNCTION void read(const char * block, int part, int i, int (&packed)[N], int (&high)[N]) {
-        few_rows_load<2>(high, block + 4 * i);
-        few_rows_load<2>(packed, block + 32 + part / 2 * 32 + 4 * i);
+        const few_rows_unaligned words(block);
+        words.load(high, 4 * i);
+        words.load(packed, 32 + part / 2 * 32 + 4 * i);
         FEW_ROWS_UNROLL
         for (int k = 0; k < N; ++k) {
             high[k] >>= 2 * part;
@@ -184,13 +188,14 @@ struct few_rows_q3_K : few_rows_joined<few_rows_q3_K, few_rows_k16> {
         }
     }
 
-    static FEW_ROWS_FUNCTION int join(int packed, int high, int b) {
-        return (packed >> (2 * b) & 0x03030303) | (high >> b & 0x01010101) << 2;
+    // 32 times the values
+    static FEW_ROWS_FUNCTION int join(int packed, int high, int b, int) {
+        return (packed << (5 - 2 * b) & 0x60606060) | (~high << (7 - b) & 0x80808080);
     }
 
-    FEW_ROWS_FUNCTION int scale(int b, int g) const { return few_rows_byte(scales, 2 * b + g) - 32; }
+    FEW_ROWS_FUNCTION float scale(int b, int g) const { return (float) (few_rows_byte(scales, 2 * b + g) - 32); }
 
-    FEW_ROWS_FUNCTION float factor() const { return few_rows_half_at(block + 108); }
+    FEW_ROWS_FUNCTION float factor() const { return few_rows_half_at(block + 108) / 32; }
 };
 
 struct few_rows_iq4_xs : few_rows_of_256 {
@@ -235,33 +240,36 @@ template <class T> struct many_rows_type {
 };
 
 struct many_rows_q6_K : few_rows_k16 {
-    static constexpr int SIZE   = 210;
-    static constexpr int OFFSET = 32;
+    static constexpr int SIZE = 210;
 
     int high[8];
 
     FEW_ROWS_FUNCTION many_rows_q6_K(const char * block, int part) : few_rows_k16(block, part) {
-        few_rows_load<2>(high, block + 128 + part / 2 * 32);
+        few_rows_unaligned(block).load(high, 128 + part / 2 * 32);
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            high[i] >>= part % 2 * 4;
+            high[i] ^= (int) 0xaaaaaaaa; // 32 less
         }
     }
 
+    // 4 times the values
     FEW_ROWS_FUNCTION void unpack(int b, int (&values)[FEW_ROWS_WORDS]) const {
-        int packed[8];
-        few_rows_load<2>(packed, block + part / 2 * 64 + b * 32);
+        const unsigned turn = part % 2 ? 30 : 2; // to the left
+        int            packed[8];
+        few_rows_unaligned(block).load(packed, part / 2 * 64 + b * 32);
         FEW_ROWS_UNROLL
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
-            values[i] = (packed[i] >> (part % 2 * 4) & 0x0f0f0f0f) | (high[i] >> (2 * b) & 0x03030303) << 4;
+            const unsigned word = (unsigned) packed[i];
+            const int      low  = (int) (word << turn | word >> (32 - turn)) & 0x3c3c3c3c;
+            values[i]           = low | (high[i] << (6 - 2 * b - part % 2 * 4) & 0xc0c0c0c0);
         }
     }
 
-    FEW_ROWS_FUNCTION int scale(int b, int g) const {
+    FEW_ROWS_FUNCTION float scale(int b, int g) const {
         return *(const signed char *) (block + 192 + 4 * part + 2 * b + g);
     }
 
-    FEW_ROWS_FUNCTION float factor() const { return few_rows_half_at(block + 208); }
+    FEW_ROWS_FUNCTION float factor() const { return few_rows_half_at(block + 208) / 4; }
 };
 
 template <> struct many_rows_type<few_rows_q6_K> {

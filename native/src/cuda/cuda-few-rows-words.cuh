@@ -8,14 +8,23 @@
 #    define FEW_ROWS_FUNCTION      __device__ __forceinline__
 #    define FEW_ROWS_HOST_FUNCTION __host__ __device__ __forceinline__
 #    define FEW_ROWS_UNROLL        _Pragma("unroll")
+#    define FEW_ROWS_ROLLED        _Pragma("unroll 1")
 #else
 #    define FEW_ROWS_FUNCTION      inline
 #    define FEW_ROWS_HOST_FUNCTION inline
 #    define FEW_ROWS_UNROLL
+#    define FEW_ROWS_ROLLED
 #endif
 
 static constexpr int FEW_ROWS_PART  = 64; // values of a lane
 static constexpr int FEW_ROWS_WORDS = 8;  // integers of a block of 32 values
+
+// 12582912, and its bits as a float: a small integer that is added to them is in the last ones, and needs no conversion.
+static constexpr int   FEW_ROWS_BEGIN       = 0x4b400000;
+static constexpr float FEW_ROWS_BEGIN_FLOAT = 12582912.0f;
+
+// bytes of which the highest bit is turned: what was 128 is 0
+static constexpr unsigned FEW_ROWS_SIGNS = 0x80808080;
 
 template <int N> struct alignas(4 * N) few_rows_words {
     int of[N];
@@ -23,28 +32,37 @@ template <int N> struct alignas(4 * N) few_rows_words {
 
 // N integers from an address of which ALIGN is a divisor
 template <int ALIGN, int N> static FEW_ROWS_FUNCTION void few_rows_load(int (&to)[N], const char * from) {
-    if constexpr (ALIGN >= 4) {
-        constexpr int n = ALIGN >= 16 && N % 4 == 0 ? 4 : ALIGN >= 8 && N % 2 == 0 ? 2 : 1; // at a time
+    static_assert(ALIGN >= 4);
+    constexpr int n = ALIGN >= 16 && N % 4 == 0 ? 4 : ALIGN >= 8 && N % 2 == 0 ? 2 : 1; // at a time
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < N; i += n) {
+        const auto words = *(const few_rows_words<n> *) (from + 4 * i);
         FEW_ROWS_UNROLL
-        for (int i = 0; i < N; i += n) {
-            const auto words = *(const few_rows_words<n> *) (from + 4 * i);
-            FEW_ROWS_UNROLL
-            for (int k = 0; k < n; ++k) {
-                to[i + k] = words.of[k];
-            }
-        }
-    } else {
-        const unsigned odd   = (unsigned) ((uintptr_t) from & 3);
-        const int *    words = (const int *) (from - odd);
-        int            word  = words[0];
-        FEW_ROWS_UNROLL
-        for (int i = 0; i < N; ++i) {
-            const int next = words[i + 1];
-            to[i]          = (int) __byte_perm(word, next, 0x3210 + 0x1111 * odd);
-            word           = next;
+        for (int k = 0; k < n; ++k) {
+            to[i + k] = words.of[k];
         }
     }
 }
+
+// The integers from any address on: those that are there in whole words, shifted
+struct few_rows_unaligned {
+    const char * words;
+    unsigned     shift;
+
+    FEW_ROWS_FUNCTION few_rows_unaligned(const char * from) :
+        words(from - ((uintptr_t) from & 3)), shift(0x3210 + 0x1111 * ((unsigned) (uintptr_t) from & 3)) {}
+
+    // skipped: bytes, a multiple of 4
+    template <int N> FEW_ROWS_FUNCTION void load(int (&to)[N], int skipped = 0) const {
+        int word = *(const int *) (words + skipped);
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < N; ++i) {
+            const int next = *(const int *) (words + skipped + 4 * (i + 1));
+            to[i]          = (int) __byte_perm(word, next, shift);
+            word           = next;
+        }
+    }
+};
 
 static FEW_ROWS_FUNCTION float few_rows_half(unsigned bits) {
     return __half2float(__ushort_as_half((unsigned short) bits));
@@ -52,6 +70,11 @@ static FEW_ROWS_FUNCTION float few_rows_half(unsigned bits) {
 
 static FEW_ROWS_FUNCTION float few_rows_half_at(const char * from) {
     return few_rows_half(*(const unsigned short *) from);
+}
+
+// a sum that began with FEW_ROWS_BEGIN
+static FEW_ROWS_FUNCTION float few_rows_sum_of(int sum) {
+    return __fadd_rn(__int_as_float(sum), -FEW_ROWS_BEGIN_FLOAT);
 }
 
 // a byte of an integer

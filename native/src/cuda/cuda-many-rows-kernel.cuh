@@ -21,17 +21,16 @@
 template <class T>
 static FEW_ROWS_FUNCTION void many_rows_convert(int word, __half2 scale, __half2 min, unsigned & first,
                                                 unsigned & second) {
-    constexpr bool is_signed = T::OFFSET == 0 && !T::HAS_MIN;
-    constexpr int  zero      = is_signed ? 128 : T::OFFSET;
-    const unsigned bytes     = is_signed ? (unsigned) word ^ 0x80808080u : (unsigned) word;
+    constexpr int  zero   = T::HAS_MIN ? 0 : 128;
+    const unsigned bytes  = T::HAS_MIN ? (unsigned) word : (unsigned) word ^ FEW_ROWS_SIGNS;
     // a byte below 0x64 is a half of 1024 and that byte
-    const __half2  offset    = __half2half2(__ushort_as_half((unsigned short) (0x6400 + zero)));
-    const unsigned low       = __byte_perm(bytes, 0x64646464u, 0x4140);
-    const unsigned high      = __byte_perm(bytes, 0x64646464u, 0x4342);
-    const __half2  a         = __hsub2(*(const __half2 *) &low, offset);
-    const __half2  b         = __hsub2(*(const __half2 *) &high, offset);
-    first                    = many_rows_bits(T::HAS_MIN ? __hfma2(a, scale, min) : __hmul2(a, scale));
-    second                   = many_rows_bits(T::HAS_MIN ? __hfma2(b, scale, min) : __hmul2(b, scale));
+    const __half2  offset = __half2half2(__ushort_as_half((unsigned short) (0x6400 + zero)));
+    const unsigned low    = __byte_perm(bytes, 0x64646464u, 0x4140);
+    const unsigned high   = __byte_perm(bytes, 0x64646464u, 0x4342);
+    const __half2  a      = __hsub2(*(const __half2 *) &low, offset);
+    const __half2  b      = __hsub2(*(const __half2 *) &high, offset);
+    first                 = many_rows_bits(T::HAS_MIN ? __hfma2(a, scale, min) : __hmul2(a, scale));
+    second                = many_rows_bits(T::HAS_MIN ? __hfma2(b, scale, min) : __hmul2(b, scale));
 }
 
 // whether all steps begin where whole words are copied from
@@ -114,8 +113,8 @@ static FEW_ROWS_FUNCTION void many_rows_multiply(const char * const (&rows)[2], 
             } else {
                 FEW_ROWS_UNROLL
                 for (int i = 0; i < 2; ++i) {
-                    scales[r][i] = __half2half2(
-                        __float2half(MANY_ROWS_FACTOR * weights[r].factor() * (float) weights[r].scale(b, i)));
+                    scales[r][i] =
+                        __half2half2(__float2half(MANY_ROWS_FACTOR * weights[r].factor() * weights[r].scale(b, i)));
                 }
             }
             if (few_rows_in_parts<T> && !is_there) {

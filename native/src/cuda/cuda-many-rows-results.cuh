@@ -57,7 +57,7 @@ static FEW_ROWS_FUNCTION bool many_rows_add_blocks(const few_rows_product & p, c
     unsigned * counter = p.counters + first_block * p.n_warps + warp;
     int        n       = 0;
 
-    if (blockIdx.x == first_block) { // the others have begun with their parts: mostly it need not leave its own
+    if ((int) blockIdx.x == first_block) { // the others have begun with their parts: mostly it need not leave its own
         if (lane == 0) {
             n = many_rows_counted(counter, last_block - first_block);
         }

@@ -24,11 +24,6 @@ struct more_rows_columns {
     float sums[2][2];   // for minima
 };
 
-// 128 added to each byte, which none has bits for, turns its highest bit
-template <int OFFSET> static FEW_ROWS_FUNCTION int more_rows_less(int word) {
-    return OFFSET == 0 ? word : (int) (((unsigned) word + (128 - OFFSET) * 0x01010101u) ^ 0x80808080u);
-}
-
 // A lane's weights of two blocks of 32 values, and scales of the rows whose sums it has.
 template <class T> struct more_rows_weights {
     int   values[MORE_ROWS_TILES][2][4];
@@ -48,8 +43,8 @@ template <class T> struct more_rows_weights {
                 T::fragment(rows[2 * m + half], part, lane % 4, words);
                 FEW_ROWS_UNROLL
                 for (int b = 0; b < 2; ++b) {
-                    values[m][b][half]     = more_rows_less<T::OFFSET>(words[b][0]);
-                    values[m][b][2 + half] = more_rows_less<T::OFFSET>(words[b][1]);
+                    values[m][b][half]     = words[b][0];
+                    values[m][b][2 + half] = words[b][1];
                 }
                 const auto four = *(const more_rows_4_floats *) (scales_of + 16 * row);
                 FEW_ROWS_UNROLL
@@ -66,8 +61,8 @@ template <class T> struct more_rows_weights {
     // adds to the sums of 16 matrix rows and a tile of columns
     FEW_ROWS_FUNCTION void multiply(const more_rows_columns & columns, int m, float (&sums)[4]) const {
         if constexpr (T::GROUP == 32) {
-            const more_rows_tile dots[2] = { more_rows_multiply_32(values[m][0], columns.values[0]),
-                                             more_rows_multiply_32(values[m][1], columns.values[1]) };
+            const more_rows_tile dots[2] = { more_rows_multiply_32<T::HAS_MIN>(values[m][0], columns.values[0]),
+                                             more_rows_multiply_32<T::HAS_MIN>(values[m][1], columns.values[1]) };
             FEW_ROWS_UNROLL
             for (int i = 0; i < 4; ++i) {
                 const int half = i / 2;
@@ -77,7 +72,7 @@ template <class T> struct more_rows_weights {
                 for (int b = 0; b < 2; ++b) {
                     const float dot = __int_as_float(dots[b].of[i]);
                     const float add =
-                        __fmaf_rn(dot, columns.scales[b][n], -MORE_ROWS_BEGIN_FLOAT * columns.scales[b][n]);
+                        __fmaf_rn(dot, columns.scales[b][n], -FEW_ROWS_BEGIN_FLOAT * columns.scales[b][n]);
                     sum = b == 0 ? __fmul_rn(scales[m][half][b], add) : __fmaf_rn(scales[m][half][b], add, sum);
                     if constexpr (T::HAS_MIN) {
                         sum = __fmaf_rn(scales[m][half][2 + b], columns.sums[b][n], sum);
@@ -95,13 +90,13 @@ template <class T> struct more_rows_weights {
                 FEW_ROWS_UNROLL
                 for (int i = 0; i < 4; ++i) {
                     const int   half   = i / 2;
-                    const float second = __fadd_rn(__int_as_float(dots[1].of[i]), -MORE_ROWS_BEGIN_FLOAT);
+                    const float second = few_rows_sum_of(dots[1].of[i]);
                     const float scale  = scales[m][half][2 * b];
-                    // whole numbers below 2^24, all of them
-                    float       dot = __fmaf_rn(__int_as_float(dots[0].of[i]), scale, -MORE_ROWS_BEGIN_FLOAT * scale);
-                    dot             = __fmaf_rn(second, scales[m][half][2 * b + 1], dot);
-                    results[i]      = b == 0 ? __fmul_rn(columns.scales[b][i % 2], dot) :
-                                               __fmaf_rn(columns.scales[b][i % 2], dot, results[i]);
+                    // whole numbers, which a float has room for
+                    float       dot    = __fmaf_rn(__int_as_float(dots[0].of[i]), scale, -FEW_ROWS_BEGIN_FLOAT * scale);
+                    dot                = __fmaf_rn(second, scales[m][half][2 * b + 1], dot);
+                    results[i]         = b == 0 ? __fmul_rn(columns.scales[b][i % 2], dot) :
+                                                  __fmaf_rn(columns.scales[b][i % 2], dot, results[i]);
                 }
             }
             FEW_ROWS_UNROLL
@@ -129,7 +124,7 @@ template <class T> static FEW_ROWS_FUNCTION void more_rows_scales(const char * r
     } else {
         FEW_ROWS_UNROLL
         for (int i = 0; i < 4; ++i) {
-            scales[i] = (float) weights.scale(i / 2, i % 2);
+            scales[i] = weights.scale(i / 2, i % 2);
         }
         *(float *) (to + MORE_ROWS_FACTORS + 4 * lane) = weights.factor();
     }
