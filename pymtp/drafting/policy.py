@@ -10,7 +10,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from operator import itemgetter, mul
+from operator import attrgetter, itemgetter, mul
 from statistics import median, mode
 from typing import NamedTuple
 
@@ -58,27 +58,23 @@ class Rates:
     """
 
     def __init__(self, begin: Sequence[float], memory: int, n_seen: Sequence[int] | None = None) -> None:
-        self._rates, self._memory = list(begin), memory
+        self.learned, self._memory = list(begin), memory
+        """What others may begin with."""
         self._n_seen = list(n_seen or [MEMORY // 4] * len(begin))  # what is assumed counts as three drafts
 
     def begin(self) -> Rates:
         """The rates of another sequence, which begin with these."""
-        return Rates(self._rates, MEMORY, self._n_seen)
-
-    @property
-    def learned(self) -> Sequence[float]:
-        """What others may begin with."""
-        return self._rates
+        return Rates(self.learned, MEMORY, self._n_seen)
 
     def add(self, kinds: Sequence[int], right: Sequence[bool]) -> None:
         """Drafts of these kinds, their positions or some of MATCH_KINDS, as far as it is known which were right."""
         for kind, is_right in zip(kinds, right, strict=False):
             self._n_seen[kind] = min(self._n_seen[kind] + 1, self._memory)
-            self._rates[kind] += (is_right - self._rates[kind]) / self._n_seen[kind]
+            self.learned[kind] += (is_right - self.learned[kind]) / self._n_seen[kind]
 
     def chances(self, kinds: Sequence[int]) -> list[float]:
         """The chances that the first, the first two, ... of drafts of these kinds are right."""
-        return list(accumulate(map(self._rates.__getitem__, kinds), mul))
+        return list(accumulate(map(self.learned.__getitem__, kinds), mul))
 
 
 MATCH_KINDS = [AUTO_DRAFT_MAX + max(sum(n >= least for least, _ in MATCH_RATES) - 1, 0) for n in range(64 + 1 + 64)]
@@ -191,10 +187,9 @@ def _fit(known: Mapping[Kind, float]) -> list[float]:
     columns = [*zip(*points, strict=True), (*known.values(), of_row, of_step, 0)]
     rows = [[float(sum(map(mul, one, other))) for other in columns] for one in columns[:-1]]
     for i in range(len(rows)):
-        rows[i] = [value / rows[i][i] for value in rows[i]]
-        rows = [
-            row if j == i else [a - row[i] * b for a, b in zip(row, rows[i], strict=True)] for j, row in enumerate(rows)
-        ]
+        solved = [value / rows[i][i] for value in rows[i]]
+        rows = [[a - row[i] * b for a, b in zip(row, solved, strict=True)] for row in rows]
+        rows[i] = solved
     return [max(row[-1], 0.0) for row in rows]
 
 
@@ -290,10 +285,8 @@ class DraftPolicy:
 
     def _with_steps(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The better of two: with these steps of the heads, or by lookup alone."""
-        plan = self._best(steps, asked, n)
-        if not steps or not any(each.n_found for each in asked):
-            return plan
-        return max(plan, self._best(0, asked, n), key=lambda plan: plan.speed)
+        lengths = (steps, 0) if steps and any(each.n_found for each in asked) else (steps,)
+        return max((self._best(each, asked, n) for each in lengths), key=attrgetter("speed"))
 
     def _review(self, choice: _Choice, asked: Sequence[Candidate], n: int) -> None:
         """Compare all lengths of the heads' drafts."""
@@ -314,29 +307,27 @@ class DraftPolicy:
 
     def _best(self, steps: int, asked: Sequence[Candidate], n: int) -> DraftPlan:
         """The drafts that are worth verifying after that many steps of the heads."""
-        by_sequence: list[list[float]] = []
+        drafts: list[tuple[int, float, int]] = []  # the place in a sequence's drafts, the chance, and the sequence
         from_heads: list[bool] = []
-        for each in asked:
+        for i, each in enumerate(asked):
             heads = each.rates.chances(range(min(steps, each.room)))
             found = each.rates.chances(MATCH_KINDS[each.n_matched : each.n_matched + min(each.n_found, each.room)])
             from_heads.append(sum(heads) >= sum(found))
-            by_sequence.append(heads if from_heads[-1] else found)
-        drafts = [(k, chance, i) for i, chances in enumerate(by_sequence) for k, chance in enumerate(chances)]
+            drafts += ((k, chance, i) for k, chance in enumerate(heads if from_heads[i] else found))
         if self._in_step:  # a draft of each, then another one: what has fewer costs as many rows
             drafts.sort(key=itemgetter(0))
-            ends = [*accumulate(Counter(k for k, _, _ in drafts).values())]
+            ends = [*accumulate(Counter(k for k, _, _ in drafts).values(), initial=0)]
+            n_rows = [n * k for k in range(len(ends))]
         else:  # the most likely ones, as many as there are sequences: with few numbers of rows, all are soon measured
             drafts.sort(key=itemgetter(1, 2), reverse=True)
-            ends = [*range(len(asked), len(drafts), len(asked)), len(drafts)] if drafts else []
-        n_rows = [n * k for k in range(1, len(ends) + 1)] if self._in_step else ends
-        n_rows = [k for k in n_rows if n + k <= self.costs.n_rows_max]
-        ms = self.costs.table(steps, n, n_rows[-1] if n_rows else 0)
+            n_rows = ends = [*range(0, len(drafts), len(asked)), len(drafts)]
+        n_rows = [k for k in n_rows if k == 0 or n + k <= self.costs.n_rows_max]
+        ms = self.costs.table(steps, n, n_rows[-1])
         tokens = [*accumulate((chance for _, chance, _ in drafts), initial=float(n))]
-        speeds = [tokens[end] / ms[rows] for end, rows in zip([0, *ends], [0, *n_rows], strict=False)]
-        first = 1 if steps and n_rows else 0  # heads that run for nothing show nothing
+        speeds = [tokens[end] / ms[rows] for end, rows in zip(ends, n_rows, strict=False)]
+        first = 1 if steps and len(n_rows) > 1 else 0  # heads that run for nothing show nothing
         best = speeds.index(max(speeds[first:]), first)
-        end = [0, *ends][best]
         n_drafts = [[0] * len(asked), [0] * len(asked)]
-        for _, _, i in drafts[:end]:
+        for _, _, i in drafts[: ends[best]]:
             n_drafts[from_heads[i]][i] += 1
-        return DraftPlan(steps, n_drafts[True], n_drafts[False], tokens[end], speeds[best])
+        return DraftPlan(steps, n_drafts[True], n_drafts[False], tokens[ends[best]], speeds[best])
