@@ -146,7 +146,8 @@ class LookupDrafter:
         return earlier + sum(index.n_bytes for index in self._indexes.values())
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Proposal]:
-        return [self._propose(request) if request.n_draft > 0 else Proposal() for request in requests]
+        matches = (self.find(request) if request.n_draft > 0 else None for request in requests)
+        return [Proposal(match.tokens[: match.n_matched]) if match else Proposal() for match in matches]
 
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
         """Nothing to note: the next histories show what was accepted."""
@@ -160,10 +161,6 @@ class LookupDrafter:
             other = self._earlier.find(request.owner, request.n_draft, request.history[-MATCH_MAX:])
             match = other if other.n_matched > match.n_matched else match
         return match
-
-    def _propose(self, request: DraftRequest) -> Proposal:
-        match = self.find(request)
-        return Proposal(match.tokens[: match.n_matched])
 
 
 def _array(tokens: Sequence[int]) -> Any:

@@ -57,20 +57,22 @@ class MtpDrafter:
     def _propose(self, requests: list[DraftRequest], banned: tuple[int, ...] | None) -> dict[int, Proposal]:
         n_steps = max(request.n_draft for request in requests)
         ends = self._session.seen_ends([request.slot for request in requests], n_steps)
-        chunks = [self._first_chunk(*each) for each in zip(requests, ends, strict=True)]
+        chunks = []
+        for request, seen_end in zip(requests, ends, strict=True):
+            begin = max(seen_end, request.position - self._catch_up_max, request.catch_up_from)
+            chunks.append(Chunk(request.history[begin:], begin, request.slot))
         if banned is None:
             drafted = self._draft_by_steps(requests, chunks, n_steps)
         else:
             drafted = self._draft_fused(requests, chunks, n_steps, banned)
         n_heads = min(n_steps, self._session.n_heads)
-        return {
-            request.slot: _proposal(request, made, n_heads, n_steps)
-            for request, made in zip(requests, drafted, strict=True)
-        }
-
-    def _first_chunk(self, request: DraftRequest, seen_end: int) -> Chunk:
-        begin = max(seen_end, request.position - self._catch_up_max, request.catch_up_from)
-        return Chunk(request.history[begin:], begin, request.slot)
+        proposals = {}
+        for request, (tokens, distributions, confidences, *_) in zip(requests, drafted, strict=True):
+            n = request.picker.n_worth(tokens, confidences)
+            proposals[request.slot] = Proposal(
+                tokens[:n], distributions[:n], confidences, tokens[n:], n_heads=n_heads, n_steps=n_steps
+            )
+        return proposals
 
     def _draft_fused(
         self, requests: list[DraftRequest], chunks: list[Chunk], n_steps: int, banned: tuple[int, ...]
@@ -103,12 +105,6 @@ class MtpDrafter:
                 request.picker.forget()
         made = (picks[request.slot] for request in requests)
         return [Proposal([p[0] for p in each], [p[1] for p in each], [p[2] for p in each]) for each in made]
-
-
-def _proposal(request: DraftRequest, drafted: Proposal, n_heads: int, n_steps: int) -> Proposal:
-    tokens, distributions = drafted.drafts, drafted.distributions
-    n = request.picker.n_worth(tokens, drafted.confidences)
-    return Proposal(tokens[:n], distributions[:n], drafted.confidences, tokens[n:], n_heads=n_heads, n_steps=n_steps)
 
 
 def _continues(request: DraftRequest, picks: list[_Pick], step: int) -> bool:

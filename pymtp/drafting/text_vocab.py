@@ -79,12 +79,9 @@ class TextVocab:
     def set_limited(self, limited: bool) -> None:
         """Whether drafts are limited: what came before must not change a text that a seed stands for."""
         if limited and not self.is_limited:
+            by_row = sorted((row, token) for token, row in self._row_of.items())
+            tokens = [*range(N_FIRST), *(token for _, token in by_row)]
             with suppress(BackendError):  # no memory: drafts come from all
-                self._limit()
+                self._session.limit_drafts_to(tokens, [matrix[tokens] for matrix in self._matrices])
         elif self.is_limited and not limited:
             self._session.limit_drafts(None)
-
-    def _limit(self) -> None:
-        by_row = sorted((row, token) for token, row in self._row_of.items())
-        tokens = [*range(N_FIRST), *(token for _, token in by_row)]
-        self._session.limit_drafts_to(tokens, [matrix[tokens] for matrix in self._matrices])
