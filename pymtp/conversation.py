@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache, reduce
 from itertools import chain
@@ -316,8 +315,12 @@ class Answer(Iterator[str]):
                 self.n_cached = self._parts[0].n_cached
                 if piece is not None:
                     return piece
-                if not self._continue():
+                if self.finish_reason != "context" or self._request.grammar is not None:
                     raise StopIteration
+                try:
+                    self._submit()  # without the oldest turns
+                except ContextFull:
+                    raise StopIteration from None
         except BaseException:
             self.close()
             raise
@@ -335,14 +338,6 @@ class Answer(Iterator[str]):
             max_tokens=request.max_tokens if request.max_tokens < 0 else request.max_tokens - len(so_far.tokens),
         )
         self._parts.append(generation)
-
-    def _continue(self) -> bool:
-        """Continue without the oldest turns if the context is full; False if it is not, or it cannot continue."""
-        if self.finish_reason == "context" and self._request.grammar is None:
-            with suppress(ContextFull):
-                self._submit()
-                return True
-        return False
 
     def _so_far(self) -> _Text:
         parts = (part.tokens[:-1] if part.finish_reason == "eog" else part.tokens for part in self._parts)
