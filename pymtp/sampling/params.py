@@ -80,7 +80,10 @@ class SamplingParams:
     """What is added to logits, by token id; -inf: never that token. Kept as pairs."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "samplers", _sampler_names(self.samplers))
+        given = as_tuple("samplers", self.samplers)
+        chain, unknown = known_samplers(given)
+        require(not unknown, "samplers", f"different names out of {', '.join(SAMPLERS)}", ";".join(map(str, given)))
+        object.__setattr__(self, "samplers", chain)
         object.__setattr__(self, "dry_sequence_breakers", as_texts("dry_sequence_breakers", self.dry_sequence_breakers))
         object.__setattr__(self, "logit_bias", _checked_biases(self.logit_bias))
 
@@ -166,13 +169,6 @@ def known_samplers(given: str | Sequence[str]) -> tuple[tuple[str, ...], list[st
         else:
             unknown.append(each)
     return tuple(known), unknown
-
-
-def _sampler_names(names: Iterable[str]) -> tuple[str, ...]:
-    given = as_tuple("samplers", names)
-    chain, unknown = known_samplers(given)
-    require(not unknown, "samplers", f"different names out of {', '.join(SAMPLERS)}", ";".join(map(str, given)))
-    return chain
 
 
 def as_tuple(name: str, values: Any) -> tuple[Any, ...]:
