@@ -189,8 +189,7 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
 
 def _verdict(rows: Sequence[Row], *, named: bool) -> str:
     best = max(rows, key=lambda row: row.speedup or 0)
-    others = [row for row in rows if row is not best]
-    auto = next((row for row in others if row.draft_max == "auto"), None)
+    auto = next((row for row in rows if row.draft_max == "auto" and row is not best), None)
     where = f"{best.test}, temperature {best.temperature:g}"
     if named:
         where = f"{best.model_filename}, {best.n_threads} thread{'s' * (best.n_threads != 1)}, {where}"

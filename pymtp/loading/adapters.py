@@ -41,13 +41,11 @@ def check_adapters(info: GgufInfo, params: ModelParams) -> list[Shard]:
     files = []
     for path, _ in params.adapters:
         file = read_single(Path(path))
-        metadata = file.metadata
-        kind = metadata.get("general.type")
-        if kind != "adapter" or metadata.get("adapter.type") != "lora":
+        kind, made_for = (file.metadata.get(f"general.{key}") for key in ("type", "architecture"))
+        if kind != "adapter" or file.metadata.get("adapter.type") != "lora":
             what = "a model" if kind in (None, "model") else f"of the type {kind!r}"
             raise ModelError(f"{path} is no LoRA adapter but {what}; llama.cpp's convert_lora_to_gguf.py makes one")
-        if metadata.get("general.architecture") != info.architecture:
-            made_for = metadata.get("general.architecture")
+        if made_for != info.architecture:
             raise ModelError(f"{path} is an adapter for {made_for} models, and {info.path.name} is {info.architecture}")
         files.append(file)
     return files

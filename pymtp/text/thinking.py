@@ -43,8 +43,7 @@ class Thinking:
         if found[0]:
             self.is_inside = self._tags[found[1]]
             text = text[found[0] :]
-        n_tail = max(map(len, self._tags)) - 1
-        self._tail = text[-n_tail:]
+        self._tail = text[1 - max(map(len, self._tags)) :]
         return self.is_inside
 
 
