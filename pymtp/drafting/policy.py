@@ -292,12 +292,8 @@ class DraftPolicy:
         """Compare all lengths of the heads' drafts."""
         self.costs.refresh()
         plans = {steps: self._best(steps, asked, n) for steps in self.lengths}
-
-        def promise(steps: int) -> float:
-            n_unused = self.n_rounds - choice.used.get(steps, 0)
-            return plans[steps].speed * (1 + CURIOSITY * n_unused)
-
-        steps = max(self.lengths, key=promise)
+        unused = {steps: self.n_rounds - choice.used.get(steps, 0) for steps in self.lengths}
+        steps = max(self.lengths, key=lambda steps: plans[steps].speed * (1 + CURIOSITY * unused[steps]))
         choice.n_until = choice.n_wait = min(2 * choice.n_wait, 8 * REVIEW) if choice.steps == steps else REVIEW
         if steps and not self.is_plain_checked and self.n_rounds > 2 * REVIEW:
             steps, choice.n_until, self.is_plain_checked = 0, REVIEW // 2, True
