@@ -147,11 +147,14 @@ class Model:
         drafter = choice.make(session, earlier)
         self._adaptive = drafter if isinstance(drafter, AdaptiveDrafter) else None
         policy = self._adaptive.policy if self._adaptive else None
-        self._hints = self._hints_for(target) if policy and draft_max == "auto" else None
+        self._hints: DraftHints | None = None
         for part in (self.vocabulary, self.projector, session):
             if part:
                 self._parts.callback(part.close)
-        if policy and self._hints:
+        if policy and draft_max == "auto" and self.params.drafting.draft_hints:
+            # how long the context may be makes no difference to what is learned
+            params = self.params._replace(context=replace(self.params.context, n_ctx=None, n_cells=None))
+            self._hints = DraftHints((session.model_id, params, threads_of(params.context), target.descriptions))
             self._hints.give_to(policy)
             self._parts.callback(self._hints.keep, policy)
         lora = Adapters(session, weights.adapters)
@@ -161,14 +164,6 @@ class Model:
         self._scheduler = Scheduler(session, drafter, policy=policy, earlier=earlier, adapters=lora, vocab=vocab)
         self._loop = EngineLoop(self._scheduler)
         self._parts.callback(self._loop.close)
-
-    def _hints_for(self, target: LoadTarget) -> DraftHints | None:
-        """Where what is learned of drafting is kept; how long the context may be makes no difference to it."""
-        if not self.params.drafting.draft_hints:
-            return None
-        context = replace(self.params.context, n_ctx=None, n_cells=None)
-        params = self.params._replace(context=context)
-        return DraftHints((self.session.model_id, params, threads_of(context), target.descriptions))
 
     @property
     def draft_max(self) -> int | Literal["auto"]:
