@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from pymtp.drafting.interface import NO_DRAFTS, DrafterTraits, DraftOutcome, DraftRequest, Proposal
-from pymtp.drafting.lookup import NO_MATCH, LookupDrafter, LookupMatch
+from pymtp.drafting.lookup import NO_MATCH, LookupDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.policy import MATCH_KINDS, Candidate, DraftPolicy, Rates
 from pymtp.engine.session import Session
@@ -60,18 +60,20 @@ class AdaptiveDrafter:
         plan = self.policy.choose(asked, n)
         if plan.is_plain and len(adaptive) == len(requests):
             return [NO_DRAFTS] * len(requests)  # soon: where drafting does not pay, this is what most rounds lose
-        planned = zip(plan.heads, plan.lookup, matches, strict=True)
-        found = dict(zip((request.slot for request in adaptive), planned, strict=True))
-        n_drafts = [found[each.slot][0] if each.slot in found else each.n_draft for each in requests]
+        planned = dict(zip((request.slot for request in adaptive), plan.heads, strict=True))
+        n_drafts = [planned.get(request.slot, request.n_draft) for request in requests]
         of_heads = [
             each if n == each.n_draft else each._replace(n_draft=n)  # a copy takes longer than all else here
             for each, n in zip(requests, n_drafts, strict=True)
         ]
-        made = self._drafter.propose(of_heads)
-        return [
-            self._noted(request, each, *found[request.slot][1:]) if request.slot in found else each
-            for request, each in zip(requests, made, strict=True)
-        ]
+        made = dict(zip((request.slot for request in requests), self._drafter.propose(of_heads), strict=True))
+        for request, n_lookup, match in zip(adaptive, plan.lookup, matches, strict=True):
+            slot, of_slot = self._slots[request.slot], made[request.slot]
+            slot.kinds = range(len(of_slot.drafts) + len(of_slot.spare) if of_slot.drafts else 0)
+            if n_lookup:  # what lookup found, and nothing from the heads
+                slot.kinds = MATCH_KINDS[match.n_matched :]
+                made[request.slot] = Proposal(match.tokens[:n_lookup])
+        return list(made.values())
 
     def observe(self, outcomes: Sequence[DraftOutcome]) -> None:
         for outcome in outcomes:
@@ -87,12 +89,3 @@ class AdaptiveDrafter:
         if slot is None or slot.history is not request.history:
             slot = self._slots[request.slot] = _Slot(request.history, self.policy.rates.begin())
         return slot
-
-    def _noted(self, request: DraftRequest, made: Proposal, n_lookup: int, match: LookupMatch) -> Proposal:
-        """The proposal of an adaptive request: what lookup found, or what the heads drafted."""
-        slot = self._slots[request.slot]
-        if n_lookup:
-            slot.kinds = MATCH_KINDS[match.n_matched :]
-            return Proposal(match.tokens[:n_lookup])
-        slot.kinds = range(len(made.drafts) + len(made.spare) if made.drafts else 0)
-        return made
