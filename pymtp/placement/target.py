@@ -3,7 +3,6 @@
 Owns connections to RPC servers. Opens no file.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from pymtp.binding.library import lib
@@ -61,7 +60,14 @@ class LoadTarget:
 
     def overrides(self, params: ModelParams) -> Overrides:
         """Patterns of tensors' names, and the buffer types that these go to."""
-        overrides = list(self._given(params))
+        overrides: list[tuple[str, Any]] = []
+        types = devices.buffer_types(self._remote) if params.override_tensor else {}
+        for pattern, name in params.override_tensor:
+            require(name in types, "override_tensor", f"buffer types that exist ({', '.join(types)})", name)
+            overrides.append((pattern, types[name]))
+        on_host = [EXPERTS] if params.cpu_moe else []
+        on_host += [rf"^blk\.{layer}{EXPERTS}" for layer in range(min(params.n_cpu_moe, self._info.n_layer_all))]
+        overrides += [(pattern, lib.ggml_backend_cpu_buffer_type()) for pattern in on_host]
         n_layers = params.n_gpu_layers
         takes_all = n_layers < 0 or n_layers > self._info.n_layer_all
         if params.split_mode == "tensor" or overrides or not takes_all:
@@ -70,15 +76,6 @@ class LoadTarget:
         # on several devices llama.cpp computes parts of a prompt at once, unless a tensor is put elsewhere
         is_alone = len(set(owners)) == 1 and owners[0] < len(self.spots) and not self.spots[owners[0]].is_remote
         return _embedding_on(self._taking[owners[0]], self._info) if is_alone else ()
-
-    def _given(self, params: ModelParams) -> Iterator[tuple[str, Any]]:
-        types = devices.buffer_types(self._remote) if params.override_tensor else {}
-        for pattern, name in params.override_tensor:
-            require(name in types, "override_tensor", f"buffer types that exist ({', '.join(types)})", name)
-            yield pattern, types[name]
-        on_host = [EXPERTS] if params.cpu_moe else []
-        on_host += [rf"^blk\.{layer}{EXPERTS}" for layer in range(min(params.n_cpu_moe, self._info.n_layer_all))]
-        yield from ((pattern, lib.ggml_backend_cpu_buffer_type()) for pattern in on_host)
 
     def shares(self, params: ModelParams) -> list[float]:
         """The share of each device: by default what was free when this was made; []: llama.cpp decides."""
