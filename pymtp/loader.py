@@ -108,18 +108,16 @@ def _write(native: Any, params: ModelParams, target: LoadTarget) -> list[object]
         kind = "struct llama_model_tensor_buft_override[]"
         native.tensor_buft_overrides = keep(kind, [*pairs, (ffi.NULL, ffi.NULL)])
     if params.override_kv:
-        overridden = [*map(_override, dict(params.override_kv).items()), {}]
-        native.kv_overrides = keep("struct llama_model_kv_override[]", overridden)
+        overridden: list[dict[str, Any]] = []
+        for key, value in dict(params.override_kv).items():
+            kind, field = next(found for of, *found in _OVERRIDES if isinstance(value, of))
+            tag = getattr(lib, f"LLAMA_KV_OVERRIDE_TYPE_{kind}")
+            given = value.encode() if isinstance(value, str) else value
+            overridden.append({"tag": tag, "key": key.encode(), field: given})
+        native.kv_overrides = keep("struct llama_model_kv_override[]", [*overridden, {}])
     if params.device is not None or params.rpc:
         native.devices = keep("ggml_backend_dev_t[]", [*target.devices, ffi.NULL])
     return kept
-
-
-def _override(pair: tuple[str, int | float | bool | str]) -> dict[str, Any]:
-    key, value = pair
-    kind, field = next(found for of, *found in _OVERRIDES if isinstance(value, of))
-    tag = getattr(lib, f"LLAMA_KV_OVERRIDE_TYPE_{kind}")
-    return {"tag": tag, "key": key.encode(), field: value.encode() if isinstance(value, str) else value}
 
 
 _OVERRIDES: tuple[tuple[type, str, str], ...] = (
