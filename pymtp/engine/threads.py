@@ -45,13 +45,9 @@ def threads_of(params: Any) -> tuple[Threads, Threads]:
 
 
 def _threads(params: Any, suffix: str, default: Threads) -> Threads:
-    def field(name: str) -> Any:
-        return getattr(params, name + suffix)
-
-    mask, span = field("cpu_mask"), field("cpu_range")
+    mask, span, n_threads = (getattr(params, name + suffix) for name in ("cpu_mask", "cpu_range", "n_threads"))
     has_own = mask is not None or span is not None
     processors = _processors(mask, span, suffix) if has_own else default.processors
-    n_threads = field("n_threads")
     if n_threads is None:
         is_as_default = default.n_threads and processors == default.processors
         n_threads = default.n_threads if is_as_default else n_cores(among=processors or None)
