@@ -64,17 +64,16 @@ class TextVocab:
 
     def note(self, tokens: Iterable[int]) -> None:
         """Draft these as well, in the place of those that texts have not had for longest."""
-        new, end = [], self._session.n_draftable
-        for token in dict.fromkeys(token for token in tokens if N_FIRST <= token < end):
+        new: dict[int, int] = {}  # by row, of which one can come twice
+        for token in dict.fromkeys(token for token in tokens if N_FIRST <= token < self._session.n_draftable):
             row = self._row_of.pop(token, None)
             if row is None:
                 row = self._row_of.pop(next(iter(self._row_of)))
-                new.append((row, token))
+                new[row] = token
             self._row_of[token] = row
         if new and self.is_limited:
-            last = dict(new)  # a row can have come twice
-            ids = list(last.values())
-            self._session.replace_drafts(list(last), ids, [matrix[ids] for matrix in self._matrices])
+            ids = list(new.values())
+            self._session.replace_drafts(list(new), ids, [matrix[ids] for matrix in self._matrices])
 
     def set_limited(self, limited: bool) -> None:
         """Whether drafts are limited: what came before must not change a text that a seed stands for."""
