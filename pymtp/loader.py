@@ -169,10 +169,8 @@ def load_failure(info: GgufInfo, loader_log: str) -> PymtpError:
     if lost := re.search("RPC server .*", loader_log):
         return RemoteError(lost[0])
     if "unknown model architecture" in loader_log:
-        return ModelError(
-            f"{info.path}: the pinned llama.cpp does not know the architecture {info.architecture!r}; "
-            "use a newer pymtp or another model"
-        )
+        what = f"the pinned llama.cpp does not know the architecture {info.architecture!r}"
+        return ModelError(f"{info.path}: {what}; use a newer pymtp or another model")
     reasons = [line for line in loader_log.splitlines() if "error" in line.lower()]
     reason = reasons[0].strip() if reasons else "it gave no reason"
     return ModelError(f"{info.path}: llama.cpp cannot load this {info.architecture} model ({reason}); see --verbose")
