@@ -135,12 +135,11 @@ class Projector:
 
         Raises InvalidParameter for an image that cannot be prepared.
         """
-        data = [part.encode(errors="replace") if isinstance(part, str) else b"" for part in parts]
-        keep = [ffi.new("char[]", each) for each in data]
-        texts = [kept if isinstance(part, str) else ffi.NULL for part, kept in zip(parts, keep, strict=True)]
+        data = [part.encode(errors="replace") if isinstance(part, str) else None for part in parts]
+        texts = [ffi.NULL if each is None else ffi.new("char[]", each) for each in data]
+        lengths = [len(each or b"") for each in data]
         images = [part.native if isinstance(part, Image) else ffi.NULL for part in parts]
         made = ffi.new("struct pymtp_media **")
-        lengths = [len(each) for each in data]
         if lib.pymtp_media_init(self._native, len(parts), texts, lengths, images, True, made) != lib.PYMTP_OK:
             raise InvalidParameter("image", f"one that the projector takes: {error_message()}")
         return self._placed(ffi.gc(made[0], lib.pymtp_free), parts)
