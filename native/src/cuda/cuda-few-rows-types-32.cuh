@@ -73,7 +73,7 @@ struct few_rows_q4_0 : few_rows_18_bytes<few_rows_q4_0> {
 
     // 16 times the values
     static FEW_ROWS_FUNCTION void split(int word, int & low, int & high) {
-        low  = (int) ((word << 4 & 0xf0f0f0f0) ^ FEW_ROWS_SIGNS);
+        low  = (int) ((few_rows_left(word, 4) & 0xf0f0f0f0) ^ FEW_ROWS_SIGNS);
         high = (int) ((word & 0xf0f0f0f0) ^ FEW_ROWS_SIGNS);
     }
 
@@ -105,7 +105,7 @@ struct few_rows_q5_0 : few_rows_pair<44> {
     static FEW_ROWS_FUNCTION void split(const int * words, int b, int i, int & low, int & high) {
         const int bits  = word_of(words, b, 0);
         const int bytes = word_of(words, b, i + 1);
-        low             = (bytes << 3 & 0x78787878) | fifth_bits(~bits, i);
+        low             = (few_rows_left(bytes, 3) & 0x78787878) | fifth_bits(~bits, i);
         high            = (bytes >> 1 & 0x78787878) | fifth_bits(~bits, i + 4);
     }
 

@@ -152,8 +152,8 @@ struct few_rows_q6_K : few_rows_joined<few_rows_q6_K, few_rows_k16> {
 
     // 4 times the values
     static FEW_ROWS_FUNCTION int join(int packed, int high, int b, int part) {
-        const int low = (b == 0 ? packed << 2 : packed >> 2) & 0x3c3c3c3c;
-        return low | (high << (6 - 4 * b - part % 2 * 2) & 0xc0c0c0c0);
+        const int low = (b == 0 ? few_rows_left(packed, 2) : packed >> 2) & 0x3c3c3c3c;
+        return low | (few_rows_left(high, 6 - 4 * b - part % 2 * 2) & 0xc0c0c0c0);
     }
 
     FEW_ROWS_FUNCTION float scale(int b, int g) const {
@@ -190,7 +190,7 @@ struct few_rows_q3_K : few_rows_joined<few_rows_q3_K, few_rows_k16> {
 
     // 32 times the values
     static FEW_ROWS_FUNCTION int join(int packed, int high, int b, int) {
-        return (packed << (5 - 2 * b) & 0x60606060) | (~high << (7 - b) & 0x80808080);
+        return (few_rows_left(packed, 5 - 2 * b) & 0x60606060) | (few_rows_left(~high, 7 - b) & 0x80808080);
     }
 
     FEW_ROWS_FUNCTION float scale(int b, int g) const { return (float) (few_rows_byte(scales, 2 * b + g) - 32); }
@@ -261,7 +261,7 @@ struct many_rows_q6_K : few_rows_k16 {
         for (int i = 0; i < FEW_ROWS_WORDS; ++i) {
             const unsigned word = (unsigned) packed[i];
             const int      low  = (int) (word << turn | word >> (32 - turn)) & 0x3c3c3c3c;
-            values[i]           = low | (high[i] << (6 - 2 * b - part % 2 * 4) & 0xc0c0c0c0);
+            values[i]           = low | (few_rows_left(high[i], 6 - 2 * b - part % 2 * 4) & 0xc0c0c0c0);
         }
     }
 

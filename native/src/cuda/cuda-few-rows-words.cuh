@@ -82,6 +82,11 @@ static FEW_ROWS_FUNCTION int few_rows_byte(unsigned word, int i) {
     return (int) (word >> (8 * i) & 0xff);
 }
 
+// What leaves a byte is in the next one.
+static FEW_ROWS_FUNCTION int few_rows_left(int word, int n_bits) {
+    return (int) ((unsigned) word << n_bits);
+}
+
 // values of 4 bits, from a table of 16 bytes: those of the low halves of 4 bytes, then those of the high ones
 struct few_rows_table {
     unsigned of[4];
