@@ -138,9 +138,9 @@ template <int N, int N_TURNS> struct few_rows_copy {
 // A warp's activations of a chunk, by way of shared memory: for all warps at a time where they have room for all chunks,
 // else for each of them.
 template <class T, int N>
-static FEW_ROWS_FUNCTION void few_rows_load(const few_rows_product & p, const few_rows_shape & shape,
-                                            const char * const (&columns)[N], int chunk, char * stages, int warp,
-                                            int lane, few_rows_activations<T, N> & activations) {
+static FEW_ROWS_FUNCTION void few_rows_load_activations(const few_rows_product & p, const few_rows_shape & shape,
+                                                        const char * const (&columns)[N], int chunk, char * stages,
+                                                        int warp, int lane, few_rows_activations<T, N> & activations) {
     constexpr int per_turn = FEW_ROWS_LANES * FEW_ROWS_COPY;
     if (shape.n_chunks * N <= p.n_warps) {
         constexpr int n_turns = (FEW_ROWS_STAGE_SIZE + per_turn * N - 1) / (per_turn * N);

@@ -98,7 +98,6 @@ template <class A, bool GATE> struct few_rows_walk {
 
 // A warp's way down the matrix: the chunks that it takes, some of which are in flight to shared memory.
 template <class T, bool GATE> struct few_rows_stream {
-    static constexpr int  CHUNK_SIZE = few_rows_chunk_size<T>();
     static constexpr int  SLOT_SIZE  = few_rows_slot_size<T>();
     static constexpr bool IS_ALIGNED = T::SIZE % FEW_ROWS_COPY == 0; // what a chunk begins with
 
@@ -251,7 +250,7 @@ template <class T, int N, bool GATE>
 static FEW_ROWS_FUNCTION void
 few_rows_go_down(few_rows_stream<T, GATE> & stream, const few_rows_product & p, const few_rows_shape & shape,
                  const few_rows_activations<T, N> & activations, int unit, char * scratch, float * partials) {
-    constexpr int n_lanes = T::N_VALUES / FEW_ROWS_PART; // that have a block of weights together
+    constexpr int n_lanes = few_rows_activations<T, N>::N_LANES;
 
     const int              lane     = stream.lane;
     const int              chunk    = unit % shape.n_chunks;
@@ -349,7 +348,8 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
             fetch_first(unit);
         }
         few_rows_activations<T, N> activations;
-        few_rows_load<T, N>(p, shape, columns, unit % shape.n_chunks, shared + memory.stages, warp, lane, activations);
+        few_rows_load_activations<T, N>(p, shape, columns, unit % shape.n_chunks, shared + memory.stages, warp, lane,
+                                        activations);
         few_rows_go_down<T, N, GATE>(stream, p, shape, activations, unit, stage, partials);
     }
     __syncthreads();
