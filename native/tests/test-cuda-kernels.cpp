@@ -631,7 +631,8 @@ static void keys_are_stored_after_their_rotation() {
     ggml_free(ctx);
 }
 
-// With the biases of weights, and those that stand alone; a product that a residual is added to stays.
+// With the biases of weights, and those that stand alone, and of other types behind them; a product that a residual is added
+// to stays.
 static void products_and_their_biases_are_moved_together() {
     ggml_context *        ctx    = ggml_init({ 1 << 20, nullptr, true });
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 64);
@@ -643,24 +644,27 @@ static void products_and_their_biases_are_moved_together() {
         res->buffer       = where;
         return res;
     };
-    const auto product = [&] {
-        return ggml_mul_mat(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8), rows);
+    const auto product = [&](ggml_type type = GGML_TYPE_F32) {
+        return ggml_mul_mat(ctx, ggml_new_tensor_2d(ctx, type, 8, 8), rows);
     };
     ggml_tensor * query      = ggml_add(ctx, product(), bias(buffer));
+    ggml_tensor * other      = product(GGML_TYPE_F16);
     ggml_tensor * value      = product();
     ggml_tensor * key        = ggml_add(ctx, product(), bias(buffer));
     ggml_tensor * residual   = ggml_add(ctx, product(), rows);
     ggml_tensor * computed   = ggml_add(ctx, product(), bias(nullptr)); // no weight
     ggml_tensor * squares[3] = { ggml_sqr(ctx, query), ggml_sqr(ctx, value), ggml_sqr(ctx, key) };
     ggml_cgraph * graph      = ggml_new_graph(ctx);
-    for (ggml_tensor * node : { squares[0], residual, squares[1], computed, squares[2] }) {
+    for (ggml_tensor * node : { squares[0], other, residual, squares[1], computed, squares[2] }) {
         ggml_build_forward_expand(graph, node);
     }
     few_rows_gather(graph,
                     [&](int i) { return graph->nodes[i]->op == GGML_OP_MUL_MAT && !few_rows_is_fused(graph, i); });
-    ggml_tensor * const expected[] = { query->src[0],    query,    value,      key->src[0],      key,      squares[0],
-                                       residual->src[0], residual, squares[1], computed->src[0], computed, squares[2] };
-    CHECK(graph->n_nodes == 12 && std::equal(std::begin(expected), std::end(expected), graph->nodes));
+    ggml_tensor * const expected[] = {
+        query->src[0],    query,    value,      key->src[0],      key,      other,     squares[0],
+        residual->src[0], residual, squares[1], computed->src[0], computed, squares[2]
+    };
+    CHECK(graph->n_nodes == 13 && std::equal(std::begin(expected), std::end(expected), graph->nodes));
     ggml_backend_buffer_free(buffer);
     ggml_free(ctx);
 }

@@ -245,6 +245,22 @@ static FEW_ROWS_FUNCTION int few_rows_matrix_at(const few_rows_product & p, int 
     return m;
 }
 
+// Waits for activations. A product that runs beside the one before it does not: it was started after that one had waited for
+// them, as kernels may be started from then on.
+static FEW_ROWS_FUNCTION void few_rows_wait(const few_rows_product & p) {
+    if (!p.is_beside) {
+        ggml_cuda_pdl_sync();
+    }
+    ggml_cuda_pdl_lc();
+}
+
+// What follows two products that run beside each other waits for the second one: it ends after the first.
+static FEW_ROWS_FUNCTION void few_rows_end(const few_rows_product & p) {
+    if (p.is_beside) {
+        ggml_cuda_pdl_sync();
+    }
+}
+
 // A unit of work: a warp goes down its chunks, from the team's first row on, and leaves their sums.
 template <class T, int N, bool GATE>
 static FEW_ROWS_FUNCTION void
@@ -320,15 +336,13 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
             min(FEW_ROWS_LANES, p.n_parts - chunk * FEW_ROWS_LANES) * FEW_ROWS_PART / T::N_VALUES * T::SIZE;
         stream.begin(matrix.data + offset, p.gate + offset, shape.n_teams * p.row_stride, n, size);
     };
-    ggml_cuda_pdl_lc();
-
     int n_columns = N;
     if (!p.ids) {
         fetch_first(warp); // weights do not depend on what is still being computed
         n_columns = min(N, p.n_tokens);
-        ggml_cuda_pdl_sync();
+        few_rows_wait(p);
     } else {
-        ggml_cuda_pdl_sync();
+        few_rows_wait(p);
         const int expert = p.ids[blockIdx.y / p.n_places * p.ids_stride + blockIdx.y % p.n_places];
 
         if (!few_rows_route<N>(p, expert, warp, lane, routed, n_columns)) {
@@ -354,4 +368,5 @@ static FEW_ROWS_KERNEL void few_rows_kernel(const few_rows_product p) {
     }
     __syncthreads();
     few_rows_store<N, GATE>(p, matrix, row_0, n_rows, n_columns, shape.n_chunks, partials, routed);
+    few_rows_end(p);
 }

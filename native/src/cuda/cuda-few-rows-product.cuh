@@ -86,6 +86,8 @@ struct few_rows_product {
     ggml_glu_op glu_op;
     float       glu_limit;
 
+    bool is_beside; // it runs beside the product before it, which has the same activations: see few_rows_wait()
+
     int n_parts; // of a matrix row: 64 values each
     int n_block_rows;
     int n_warps;

@@ -274,22 +274,30 @@ bool mtp_cuda_expert_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * s
     return true;
 }
 
+// divides rows into groups that the kernel for more rows takes
+static void more_rows_set_groups(few_rows_product & p, const ggml_tensor * src1) {
+    p.n_columns    = src1->ne[1] > 8 ? MORE_ROWS_COLUMNS_MAX : 8;
+    p.n_groups     = (int) (src1->ne[1] + p.n_columns - 1) / p.n_columns;
+    p.group_stride = more_rows_size(src1->ne[0], p.n_columns);
+}
+
 bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1,
                                const ggml_tensor * ids, const ggml_cuda_mm_fusion_args_host * fusion,
                                ggml_tensor * dst) {
-    const few_rows_type * type     = few_rows_find(src0);
-    const auto            device   = few_rows_current_device();
-    const int             n_rows   = (int) src1->ne[1];
-    const bool            is_many  = many_rows_takes(n_rows, dst);
-    const int             n_group  = n_rows > 8 ? MORE_ROWS_COLUMNS_MAX : 8;
-    const int             n_groups = (n_rows + n_group - 1) / n_group;
+    const few_rows_type * type    = few_rows_find(src0);
+    const auto            device  = few_rows_current_device();
+    const int             n_rows  = (int) src1->ne[1];
+    const bool            is_many = many_rows_takes(n_rows, dst);
     if (ids || !more_rows_takes(src0, src1)) {
         return false;
     }
+    few_rows_product p = few_rows_describe(src0, src1, nullptr, fusion, dst);
+    if (!is_many) {
+        more_rows_set_groups(p, src1);
+    }
     const int    n_values = (int) src1->ne[0];
-    const int    n_tiles  = is_many ? many_rows_all_tiles(n_rows) : more_rows_all_tiles(n_group);
-    const size_t n_bytes  = more_rows_size(n_values, n_group); // of a group
-    const size_t size     = is_many ? many_rows_size(n_values, n_rows) : n_groups * n_bytes;
+    const int    n_tiles  = is_many ? many_rows_all_tiles(n_rows) : more_rows_all_tiles(p.n_columns);
+    const size_t size     = is_many ? many_rows_size(n_values, n_rows) : p.n_groups * p.group_stride;
     const bool   is_kept  = size <= ctx.QUANTIZED_SIZE && ctx.curr_stream_no == 0;
 
     few_rows_input in = {};
@@ -297,27 +305,23 @@ bool mtp_cuda_tensor_core_rows(ggml_backend_cuda_context & ctx, const ggml_tenso
     in.n_values       = n_values;
     in.n_rows         = n_rows;
     in.n_tiles        = n_tiles;
-    in.group_size     = n_bytes;
+    in.group_size     = p.group_stride;
     in.stride         = src1->nb[1] / sizeof(float);
 
     ggml_cuda_pool_alloc<char> pool(ctx.pool());
     char *                     columns = is_kept ? ctx.quantized_memory() : pool.alloc(size);
-    few_rows_product           p       = few_rows_describe(src0, src1, nullptr, fusion, dst);
     p.columns                          = columns;
     const bool is_there                = is_kept && ctx.is_quantized(src1, true);
     if (is_many && !is_there) {
         many_rows_pack_all(in, columns, 8 * n_tiles, ctx.stream());
     } else if (!is_there) {
-        more_rows_quantize_all(in, columns, n_groups, ctx.stream());
+        more_rows_quantize_all(in, columns, p.n_groups, ctx.stream());
     }
     if (is_kept) {
         ctx.quantized.src      = src1;
         ctx.quantized.in_tiles = true;
     }
     if (!is_many) {
-        p.n_groups     = n_groups;
-        p.n_columns    = n_group;
-        p.group_stride = n_bytes;
         type->launch_more(p, device, ctx.stream());
         return true;
     }
@@ -385,26 +389,64 @@ void mtp_cuda_few_rows_gather(ggml_cgraph * cgraph) {
     few_rows_store_next(cgraph);
 }
 
-int mtp_cuda_few_rows_together(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i) {
-    if (ctx.curr_stream_no != 0 || !few_rows_stands_alone(cgraph, i)) {
-        return 0;
-    }
-    const ggml_tensor * node = cgraph->nodes[i];
-    ggml_tensor *       results[FEW_ROWS_TOGETHER];
-    int                 n   = 0;
-    int                 end = i;
-    while (end < cgraph->n_nodes && n < FEW_ROWS_TOGETHER && few_rows_go_together(node, cgraph->nodes[end]) &&
+// Takes products of one type of weights from node `end` on, as many as a kernel does, and moves `end` behind them.
+static int few_rows_take(const ggml_cgraph * cgraph, int & end, ggml_tensor * (&results)[FEW_ROWS_TOGETHER]) {
+    const ggml_tensor * first = cgraph->nodes[end];
+    int                 n     = 0;
+    while (end < cgraph->n_nodes && n < FEW_ROWS_TOGETHER && few_rows_go_together(first, cgraph->nodes[end]) &&
            few_rows_stands_alone(cgraph, end)) {
         end += few_rows_n_nodes(cgraph, end);
         results[n++] = cgraph->nodes[end - 1];
     }
-    if (n == 1) {
+    return n;
+}
+
+// Runs products beside those before them, whose kernel has the same activations.
+static void few_rows_run_beside(ggml_backend_cuda_context & ctx, const ggml_cuda_mm_fusion_args_host & fusion,
+                                ggml_tensor * result) {
+    const ggml_tensor *   product = few_rows_node(result).product;
+    const few_rows_type * type    = few_rows_find(product->src[0]);
+    few_rows_product      p       = few_rows_describe(product->src[0], product->src[1], nullptr, &fusion, result);
+    GGML_ASSERT(ctx.is_quantized(product->src[1], ctx.quantized.in_tiles));
+    p.columns   = ctx.quantized_memory();
+    p.is_beside = true;
+    if (ctx.quantized.in_tiles) {
+        more_rows_set_groups(p, product->src[1]);
+    }
+    (ctx.quantized.in_tiles ? type->launch_more : type->launch)(p, few_rows_current_device(), ctx.stream());
+}
+
+int mtp_cuda_few_rows_together(ggml_backend_cuda_context & ctx, ggml_cgraph * cgraph, int i) {
+    if (ctx.curr_stream_no != 0 || !few_rows_stands_alone(cgraph, i)) {
+        return 0;
+    }
+    const ggml_tensor * node    = cgraph->nodes[i];
+    const ggml_tensor * rows    = node->src[1];
+    // a kernel for many rows has memory that the next one takes, too
+    const bool          is_kept = rows->ne[1] <= MORE_ROWS_COLUMNS_MAX &&
+                                  more_rows_size(rows->ne[0], MORE_ROWS_COLUMNS_MAX) <= ctx.QUANTIZED_SIZE;
+    ggml_tensor *       results[FEW_ROWS_TOGETHER];
+    int                 end         = i;
+    int                 n           = few_rows_take(cgraph, end, results);
+    const auto          goes_beside = [&]() {
+        return is_kept && end < cgraph->n_nodes && few_rows_have_same(node, cgraph->nodes[end]) &&
+               few_rows_stands_alone(cgraph, end);
+    };
+    if (n == 1 && !goes_beside()) {
         return 0;
     }
     ggml_cuda_mm_fusion_args_host fusion{};
-    fusion.x_bias   = few_rows_node(results[0]).bias;
-    fusion.others   = results + 1;
-    fusion.n_others = n - 1;
-    ggml_cuda_mul_mat_vec_q(ctx, node->src[0], node->src[1], nullptr, results[0], &fusion);
+    const auto                    describe = [&]() {
+        fusion.x_bias   = few_rows_node(results[0]).bias;
+        fusion.others   = results + 1;
+        fusion.n_others = n - 1;
+    };
+    describe();
+    ggml_cuda_mul_mat_vec_q(ctx, node->src[0], rows, nullptr, results[0], &fusion);
+    while (goes_beside()) {
+        n = few_rows_take(cgraph, end, results);
+        describe();
+        few_rows_run_beside(ctx, fusion, results[0]);
+    }
     return end - i - 1;
 }

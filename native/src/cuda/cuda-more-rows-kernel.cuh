@@ -277,7 +277,6 @@ template <class T, int NT, bool GATE>
 FEW_ROWS_LAUNCH_BOUNDS(512, 1)
 static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
     FEW_ROWS_SHARED(shared);
-    ggml_cuda_pdl_lc();
 
     const int warp     = threadIdx.x / FEW_ROWS_LANES;
     const int lane     = threadIdx.x % FEW_ROWS_LANES;
@@ -324,7 +323,7 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
 
     stream_type stream(p, row_at(in_team / stream_type::PER_ROW), in_team, team, n_teams);
     stream.fetch_weights(slots); // which do not depend on what is still being computed
-    ggml_cuda_pdl_sync();
+    few_rows_wait(p);
     FEW_ROWS_UNROLL
     for (int i = 0; i < stream_type::IN_FLIGHT - 1; ++i) {
         if (i > 0) {
@@ -402,4 +401,5 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
         more_rows_add_chunks<NT>(sums, all, team_size, min(n_teams, n_chunks - chunk), results, warp, lane);
     }
     more_rows_store<NT, GATE>(p, matrix, group, row_0, n_rows, results, (float *) shared, warp, lane);
+    few_rows_end(p);
 }

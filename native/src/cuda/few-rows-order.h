@@ -1,8 +1,8 @@
 #pragma once
 
-// Nodes that a GPU computes in one kernel, moved together in a graph where others are between them: products of the same
-// activations and type of weights, as those that make queries, keys and values (cuda-few-rows.cuh); and the storing of
-// rotated keys. Knows graphs and no device, as it is the client of an RPC server that orders what the server's GPU
+// Nodes that a GPU computes in one kernel, or at the same time, moved together in a graph where others are between them:
+// products of the same activations, as those that make queries, keys and values, by type of weights (cuda-few-rows.cuh); and
+// the storing of rotated keys. Knows graphs and no device, as it is the client of an RPC server that orders what the server's GPU
 // computes.
 
 #include "ggml-backend.h"
@@ -13,8 +13,12 @@
 static constexpr int FEW_ROWS_NODES_TO_LOOK = 64;   // a layer's attention has fewer
 static constexpr int FEW_ROWS_GATHERED_MAX  = 2048; // rows; products of more are computed by other kernels
 
+static inline bool few_rows_have_same(const ggml_tensor * a, const ggml_tensor * b) {
+    return b->op == GGML_OP_MUL_MAT && a->src[1] == b->src[1];
+}
+
 static inline bool few_rows_go_together(const ggml_tensor * a, const ggml_tensor * b) {
-    return b->op == GGML_OP_MUL_MAT && a->src[1] == b->src[1] && a->src[0]->type == b->src[0]->type;
+    return few_rows_have_same(a, b) && a->src[0]->type == b->src[0]->type;
 }
 
 // also before a graph is allocated, when a part of a weight has no buffer yet
@@ -69,17 +73,21 @@ template <class StandsAlone> void few_rows_gather(ggml_cgraph * cgraph, StandsAl
         if (!stands_alone(i)) {
             continue;
         }
-        const ggml_tensor * first = cgraph->nodes[i];
-        const int           end   = std::min(cgraph->n_nodes, i + FEW_ROWS_NODES_TO_LOOK);
-        int                 next  = i + few_rows_n_nodes(cgraph, i);
-        for (int j = next; j < end; ++j) {
-            if (few_rows_go_together(first, cgraph->nodes[j]) && stands_alone(j)) {
-                const int n = few_rows_n_nodes(cgraph, j);
-                std::rotate(cgraph->nodes + next, cgraph->nodes + j, cgraph->nodes + j + n);
-                next += n;
-                j += n - 1;
+        const ggml_tensor * first  = cgraph->nodes[i];
+        const int           end    = std::min(cgraph->n_nodes, i + FEW_ROWS_NODES_TO_LOOK);
+        const auto          gather = [&](auto goes, int next) {
+            for (int j = next; j < end; ++j) {
+                if (goes(first, cgraph->nodes[j]) && stands_alone(j)) {
+                    const int n = few_rows_n_nodes(cgraph, j);
+                    std::rotate(cgraph->nodes + next, cgraph->nodes + j, cgraph->nodes + j + n);
+                    next += n;
+                    j += n - 1;
+                }
             }
-        }
+            return next;
+        };
+        const int next = gather(few_rows_go_together, i + few_rows_n_nodes(cgraph, i));
+        gather(few_rows_have_same, next); // those of other types behind them
         i = next - 1;
     }
 }
