@@ -644,6 +644,92 @@ static void rotated_heads_are_right() {
     }
 }
 
+// Queries as they are rotated, and a cache's keys and values, all of which a layer computes from rows of activations.
+// kinds: of the rotation, and how many values of a head are rotated
+static std::vector<float> attended(ggml_backend_dev_t device, std::array<int64_t, 2> shape, bool is_normalized,
+                                   std::array<int, 2> kinds, const std::vector<float> & values,
+                                   const std::vector<float> & others) {
+    const auto [n_values, n_rows] = shape;
+    const auto [mode, n_rotated]  = kinds;
+
+    graph                      gf(device);
+    auto *                     ctx    = gf.nodes();
+    ggml_tensor *              factor = ggml_new_tensor_1d(gf.weights(), GGML_TYPE_F32, n_values);
+    ggml_tensor *              ratios = ggml_new_tensor_1d(gf.weights(), GGML_TYPE_F32, n_rotated / 2);
+    ggml_tensor *              pos    = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n_rows);
+    ggml_tensor *              places = ggml_new_tensor_1d(ctx, GGML_TYPE_I64, n_rows);
+    std::vector<ggml_tensor *> inputs, results;
+    for (const int64_t n_heads : { 4, 2, 2 }) {
+        ggml_tensor * x = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, n_values, n_heads, n_rows);
+        inputs.push_back(x);
+        if (inputs.size() < 3) {
+            x = is_normalized ? ggml_mul(ctx, ggml_rms_norm(ctx, x, 1e-5f), factor) : x;
+            x = ggml_rope_ext(ctx, x, pos, ratios, n_rotated, mode, 512, 1e4f, 0.5f, 0.3f, 1.2f, 32.0f, 1.0f);
+        }
+        results.push_back(x);
+    }
+    for (int i : { 1, 2 }) {
+        ggml_tensor * cache = ggml_new_tensor_2d(gf.weights(), GGML_TYPE_F16, 2 * n_values, 2 * n_rows);
+        ggml_tensor * rows  = ggml_view_2d(ctx, results[i], 2 * n_values, n_rows, results[i]->nb[2], 0);
+        results[i]          = ggml_set_rows(ctx, cache, rows, places);
+    }
+    gf.build(results);
+
+    std::vector<int32_t> positions;
+    std::vector<int64_t> at;
+    for (int64_t i = 0; i < n_rows; ++i) {
+        positions.push_back((int32_t) (7 * i + 3));
+        at.push_back(2 * n_rows - 1 - 2 * i);
+    }
+    const size_t n = n_values * n_rows;
+    set(inputs[0], std::vector(values.begin(), values.begin() + 4 * n));
+    set(inputs[1], std::vector(values.begin() + 4 * n, values.begin() + 6 * n));
+    set(inputs[2], std::vector(values.begin() + 6 * n, values.end()));
+    set(factor, std::vector(others.begin(), others.begin() + n_values));
+    set(ratios, std::vector<float>(n_rotated / 2, 1.25f));
+    set(pos, positions);
+    set(places, at);
+    for (int i : { 1, 2 }) {
+        set(results[i], std::vector<ggml_fp16_t>(4 * n, 0));
+    }
+    gf.compute();
+    std::vector<float> res = get<float>(results[0]);
+    for (int i : { 1, 2 }) {
+        const auto         halves = get<ggml_fp16_t>(results[i]);
+        std::vector<float> floats(halves.size());
+        ggml_fp16_to_fp32_row(halves.data(), floats.data(), floats.size());
+        res.insert(res.end(), floats.begin(), floats.end());
+    }
+    return res;
+}
+
+static void queries_keys_and_values_go_together() {
+    const auto cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    for (const int64_t n_values : sizes({ 64, 128, 256 })) {
+        for (const int64_t n_rows : sizes({ 1, 5, 130 })) {
+            const auto values = random_values(n_values * 8 * n_rows);
+            const auto others = random_values(n_values);
+            for (const int mode : { GGML_ROPE_TYPE_NORMAL, GGML_ROPE_TYPE_NEOX }) {
+                for (const bool is_normalized : { false, true }) {
+                    for (const int n_rotated : { (int) n_values, 32 }) {
+                        const auto run = [&](ggml_backend_dev_t device) {
+                            return attended(device, { n_values, n_rows }, is_normalized, { mode, n_rotated }, values,
+                                            others);
+                        };
+                        const auto expected = run(cpu);
+                        const auto found    = run(g_gpu);
+                        double     worst    = 0;
+                        for (size_t i = 0; i < expected.size(); ++i) {
+                            worst = std::max(worst, std::fabs((double) expected[i] - found[i]));
+                        }
+                        CHECK(expected.size() == found.size() && worst < 5e-3);
+                    }
+                }
+            }
+        }
+    }
+}
+
 // What rows, each of which sees one cell more than the one before, find in a cache: random_quantized keys and values of
 // two heads, as they are or as F16.
 static std::vector<float> attend_cache(ggml_type type, bool as_f16, const std::vector<float> & queries,
@@ -848,6 +934,7 @@ int main(int argc, char ** argv) {
     RUN(the_first_of_the_highest_is_found);
     RUN(the_highest_comes_with_its_probability);
     RUN(rotated_heads_are_right);
+    RUN(queries_keys_and_values_go_together);
     RUN(attention_waits_for_its_queries);
     RUN(attention_reads_quantized_caches);
     RUN(attention_passes_over_what_is_hidden);
