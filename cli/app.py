@@ -26,7 +26,7 @@ from pymtp.errors import InvalidParameter, PymtpError
 from .commands import COMMANDS, HEADS
 from .flags import OF_LLAMA_CPP, Values, answer, first_unknown, parse_without_schemas, values_of_flags, with_flags
 from .llama_cpp import from_variables, translated
-from .output import DEBUG, CommandError, Output, OutputClosed, print_note, print_stderr
+from .output import CommandError, Output, OutputClosed, print_note, print_stderr
 from .table import TABLE, flags_of
 
 # typer took over click's exceptions and moved them between releases; in all of them the parent of
@@ -44,8 +44,8 @@ _BASIC = {
 # fmt: on
 """What -h shows; --help shows everything."""
 _LAST = "Output"
-_SHORT = "pymtp.short_help"
-"""Key in the context's `meta`: whether the short help is asked for."""
+_SHORT, _DEBUG = "pymtp.short_help", "pymtp.debug"
+"""Keys in the context's `meta`: whether the short help is asked for, and tracebacks."""
 
 
 def groups(command: Any, ctx: Any) -> Iterator[tuple[str, list[Any]]]:
@@ -109,6 +109,7 @@ class PymtpCommand(_Helps, TyperCommand):
             args = translated(args, known, values_of_flags(self.params), print_note)
         _refuse_unknown(args, ctx, ctx.parent, ends=False)
         ctx.meta[_SHORT] = "-h" in args and "--help" not in args
+        ctx.meta[_DEBUG] = "--debug" in args
         try:
             return super().parse_args(ctx, args)
         except _UsageError as error:
@@ -150,7 +151,7 @@ class PymtpGroup(_Helps, TyperGroup):
         try:
             return super().invoke(ctx)
         except Exception as error:
-            if ctx.meta.get(DEBUG) and ctx.parent is None and not isinstance(error, typer.Exit):
+            if ctx.meta.get(_DEBUG) and ctx.parent is None and not isinstance(error, typer.Exit):
                 print_stderr(traceback.format_exc().rstrip("\n"))
             raise
 

@@ -15,9 +15,6 @@ import pymtp
 
 from .text import harmless
 
-DEBUG = "pymtp.debug"
-"""Key in the context's `meta`: whether app.py shows tracebacks."""
-
 
 class CommandError(Exception):
     """Input or output cannot be used. The message is one line that names the fix."""
@@ -25,12 +22,6 @@ class CommandError(Exception):
 
 class OutputClosed(Exception):
     """The reader of stdout has closed it, as `head` does. Not an error: it has read enough."""
-
-
-def remember_debug(ctx: typer.Context, wanted: bool) -> bool:
-    """What --debug does."""
-    ctx.meta[DEBUG] = wanted
-    return wanted
 
 
 def print_stderr(text: str, *, ends_line: bool = True) -> None:

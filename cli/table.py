@@ -18,7 +18,7 @@ from pymtp.server.settings import ServerSettings
 
 from . import parsers
 from .flags import REQUIRED, Flag
-from .output import remember_debug, show_devices
+from .output import show_devices
 from .parsers import OneOf, integer, integers, listed, number, numbers, zero_or_one
 
 FORMATS = ("none", "md", "csv", "json", "jsonl")
@@ -435,8 +435,7 @@ TABLE: dict[str, list[Flag]] = {
         _bench("progress", "--progress/--no-progress", kind=bool | None,
                help="Show on stderr what is being measured, and each test when it is done.  [default: at a terminal]"),
         _load("verbose", "-v --verbose", help="Show llama.cpp's log on stderr."),
-        _flag("debug", "--debug", is_eager=True, callback=remember_debug,
-              on=f"{_PLACING} rpc-server doctor {_HEADS}", help="Show tracebacks of errors."),
+        _flag("debug", "--debug", help="Show tracebacks of errors.", on=f"{_PLACING} rpc-server doctor {_HEADS}"),
     ],
 }
 # fmt: on
