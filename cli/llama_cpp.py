@@ -42,6 +42,7 @@ MEANS = table("""
 --spec-draft-sampling=probabilistic: --draft-pick sample
 """)
 """Flags, some of them with a value, and the flags that do the same here."""
+_WITH_WORDS = {key.partition("=")[0] for key in MEANS if "=" in key}
 
 _DRAFT_THREADS = "the model's threads compute drafts"
 _DRAFT_PLACE = "heads are where the model's layers are"
@@ -183,29 +184,23 @@ def translated(
     left = list(args)
     while left:
         argument = left.pop(0)
+        if argument == "--":
+            return [*result, argument, *left]
         name, equals, value = argument.partition("=")
         if name.startswith("--"):
             name = name.replace("_", "-")  # llama.cpp takes both
-            argument = name + equals + value
-        if argument == "--":
-            return [*result, argument, *left]
-        if not argument.startswith("-") or name in known:
-            n = 0 if equals else n_values.get(name, 0)
-            result += [argument, *left[:n]]
-            del left[:n]
-        elif nothing := ignored(name):
-            why, n = nothing
+        nothing = None if name in known else ignored(name)
+        why, n = nothing or ("", n_values.get(name, int(name in _WITH_WORDS)))
+        values = [left.pop(0) for _ in range(0 if equals else min(n, len(left)))]
+        if why:
             say(f"{name} changes nothing here: {why}")
-            del left[: 0 if equals else n]
-        elif _takes_words(name):
-            value = value if equals else "".join(left[:1])
-            result += _meaning(name, value)
-            del left[: 0 if equals else 1]
+        elif name in _WITH_WORDS:
+            result += _meaning(name, value if equals else "".join(values))
         elif name in MEANS:
             *words, last = MEANS[name].split()
             result += [*words, last + equals + value]
         else:
-            result.append(argument)
+            result += [name + equals + value, *values]
     return result
 
 
@@ -223,7 +218,7 @@ def from_variables(
             continue
         name = variable.removeprefix("LLAMA_ARG_")
         flag, negated = f"--{_flag_name(name)}", f"--no-{_flag_name(name.removeprefix('NO_'))}"
-        if _takes_words(flag):
+        if flag in _WITH_WORDS:
             words = [key.partition("=")[2] for key in MEANS if key.startswith(f"{flag}=")]
             require(_meaning(flag, value)[0] != flag, variable, f"one of {', '.join(words)}", value)
             result += [flag, value]
@@ -244,10 +239,6 @@ def _flag_name(name: str) -> str:
 
 
 _TRUE = ("1", "true", "on", "yes", "enabled")
-
-
-def _takes_words(name: str) -> bool:
-    return any(key.startswith(f"{name}=") for key in MEANS)
 
 
 def _meaning(name: str, value: str) -> list[str]:
