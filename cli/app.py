@@ -203,19 +203,17 @@ def _report(error: Exception) -> int:
         return 141
     if isinstance(error, typer.Abort):
         return 130
+    is_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == ENOMEM)
     if isinstance(error, _UsageError):
         command = error.ctx.command_path if error.ctx else "pymtp"  # type: ignore[attr-defined]
-        return _print_error(f"{_usage_text(error)} (see {command} --help)", 2)
-    if isinstance(error, (CommandError, PymtpError)):
-        return _print_error(str(error), 1)
-    is_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == ENOMEM)
-    if is_memory or any(said in str(error) for said in _NO_MEMORY):
+        message, code = f"{_usage_text(error)} (see {command} --help)", 2
+    elif isinstance(error, (CommandError, PymtpError)):
+        message, code = str(error), 1
+    elif is_memory or any(said in str(error) for said in _NO_MEMORY):
         fix = "free some, or use a smaller -c"
-        return _print_error(f"the memory has run out, or more threads are not allowed; {fix}", 1)
-    raise error
-
-
-def _print_error(message: str, code: int) -> int:
+        message, code = f"the memory has run out, or more threads are not allowed; {fix}", 1
+    else:
+        raise error
     print_note(" ".join(message.split()))
     return code
 
