@@ -34,12 +34,7 @@ class Generation(Iterator[str], AsyncIterator[str], AbstractContextManager["Gene
     """
 
     def __init__(
-        self,
-        request: Request,
-        loop: EngineLoop,
-        vocabulary: Vocabulary,
-        on_prompt: OnPrompt | None = None,
-        owner: object = None,
+        self, request: Request, loop: EngineLoop, vocabulary: Vocabulary, on_prompt: OnPrompt | None, owner: object
     ) -> None:
         self._request, self._loop = request, loop
         self.params = request.params
