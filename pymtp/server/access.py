@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .errors import ApiError, as_api_error
 from .logs import ignored, log, request_id
 from .protocol import as_written
-from .respond import ClientGone, json_response
+from .respond import json_response
 from .served_model import key_id
 from .settings import ServerSettings
 
@@ -79,7 +79,7 @@ class Access:
             else:
                 key_id.set("" if path in self._public else self._key_id(asked))
                 await self._app(scope, receive, send_with_headers)
-        except (ClientGone, ClientDisconnect, ConnectionError):
+        except (ClientDisconnect, ConnectionError):
             log("client left", path=path, ms=_ms_since(began))
             return
         except (Exception, asyncio.CancelledError) as error:

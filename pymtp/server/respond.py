@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -89,22 +89,18 @@ async def _apart(answers: Sequence[LiveAnswer], work: Callable[[], T]) -> T:
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled if the client leaves. Raises ClientGone then."""
+    """The result of `work`, which is cancelled if the client leaves. Raises ClientDisconnect then."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnect(receive))
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ClientGone
+            raise ClientDisconnect
         return task.result()
     finally:
         for each in (task, gone):
             each.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
-
-
-class ClientGone(Exception):
-    """Nobody waits for the response any more."""
 
 
 class Stream(Response):
