@@ -282,7 +282,7 @@ class ServedModel:
         """Load the model, in the place of one that has failed. `waits`: for other machines that it needs."""
         await self._close_model()
         is_told = False
-        while True:
+        while self.phase == "loading":
             try:
                 self._model = model = await asyncio.to_thread(self._load)
                 self._begin(model)
@@ -296,8 +296,6 @@ class ServedModel:
                     log("waiting for an RPC server", level="warning", error=str(error))
                     is_told = True
             await asyncio.sleep(REMOTE_RETRY_S)
-            if self.phase != "loading":
-                return
 
     def _begin(self, model: Model) -> None:
         if self.settings.cache_bytes:
