@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from .llama_cpp import REFUSED, found, variables
-from .parsers import Parser, each
+from .parsers import Parser, Several, each
 
 OF_LLAMA_CPP = {"run", "chat", "serve"}
 """Commands that llama.cpp has as well, with variables for flags."""
@@ -50,8 +50,9 @@ class Flag:
         self.flags = flags = [word for word in usage.split() if word.startswith("-")]
         has_variables = self.commands & OF_LLAMA_CPP and not is_list
         self.variables = variables("/".join(flags).split("/")) if has_variables else []
-        choices = getattr(parse, "choices", None)
+        choices = getattr(getattr(parse, "one", parse), "choices", None)
         metavar = " ".join(word for word in usage.split() if word not in flags) or "|".join(choices or ()) or None
+        metavar = f"{metavar},..." if isinstance(parse, Several) else metavar
         words = choices or [word for word in re.split("[|,]", metavar or "") if word.islower() and "|" in usage]
         if parse is None and kind is Any:
             kind, default = bool, bool(default)

@@ -26,17 +26,13 @@ Parser = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class OneOf:
-    """Parses one of some words, or several of them between commas."""
+    """Parses one of some words."""
 
     choices: tuple[str, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other words, and the choices they mean."""
-    is_list: bool = False
 
-    def __call__(self, text: str) -> Any:
-        return tuple(map(self._one, text.split(","))) if self.is_list else self._one(text)
-
-    def _one(self, text: str) -> str:
+    def __call__(self, text: str) -> str:
         text = self.aliases.get(text, text)
         _require(text in self.choices, f"one of {', '.join(self.choices)}", text)
         return text
@@ -185,18 +181,18 @@ def each(occurrences: Iterable[Iterable[Any]]) -> list[Any]:
     return list(dict.fromkeys(value for values in occurrences for value in values))
 
 
-def integers(least: int, most: int = INT_MAX, *words: str, one: Parser | None = None) -> Parser:
-    """A parser of `1,2`, `1-8`, `0-8+2` (steps of 2) and `128-1024*2` (doubling). `one`: parses each value."""
-    one = one or integer(least, most, *words)
+@dataclass(frozen=True)
+class Several:
+    """Parses values between commas, and integers as `1-8`, `0-8+2` (steps of 2) and `128-1024*2` (doubling), too."""
 
-    def parse(text: str) -> tuple[Any, ...]:
+    one: Parser
+
+    def __call__(self, text: str) -> tuple[Any, ...]:
         values: list[Any] = []
         for item in text.split(","):
             found = _ITEM.fullmatch(item)
-            values += [one(str(value)) for value in _range(found, text)] if found else [one(item)]
+            values += [self.one(str(value)) for value in _range(found, text)] if found else [self.one(item)]
         return tuple(values)
-
-    return parse
 
 
 def _range(found: re.Match[str], text: str) -> list[int]:

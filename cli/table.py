@@ -19,7 +19,7 @@ from pymtp.server.settings import ServerSettings
 from . import parsers
 from .flags import REQUIRED, Flag
 from .output import show_devices
-from .parsers import OneOf, integer, integers, listed, number, numbers, zero_or_one
+from .parsers import OneOf, Several, integer, listed, number, numbers, zero_or_one
 
 FORMATS = ("none", "md", "csv", "json", "jsonl")
 ACCEPT = ("auto", "match", "rejection", "rejection-tokenwise")
@@ -46,6 +46,18 @@ _run, _serve = partial(Flag, on="run"), partial(Flag, on="serve")
 _train = partial(Flag, on="train")
 _load, _place = partial(Flag, on=_LOADING), partial(Flag, on=_PLACING)
 _bench, _lists = partial(Flag, on="bench"), partial(Flag, on="bench", is_list=True)
+
+
+def _several(name: str, usage: str, parse: parsers.Parser, help: str, default: Any = None) -> Flag:
+    """A flag of bench that takes several values, with commas between them."""
+    return _lists(name, usage, Several(parse), help, default=() if default is None else (str(default),))
+
+
+def _varied(name: str, usage: str, parse: parsers.Parser, help: str, *, default: Any = None, **more: Any) -> list[Flag]:
+    """A flag with one value, and the same one of bench."""
+    return [_flag(name, usage, parse, help, default=default, **more), _several(name, usage, parse, help, default)]
+
+
 _number = partial(_sampling, number(float))
 _count = partial(_sampling, number(int))
 
@@ -65,15 +77,11 @@ TABLE: dict[str, list[Flag]] = {
         _place("hf", "-hf --hf-repo USER/REPO[:QUANT]", str,
                "Model from Hugging Face, downloaded once. QUANT defaults to Q4_K_M, else Q8_0, else the first file."),
         _place("offline", "--offline", help="With -hf: use an earlier download, no network."),
-        _flag("n_gpu_layers", "-ngl --gpu-layers --n-gpu-layers N|auto|all", parsers.gpu_layers,
-              "Layers on the GPU, counted from the last one; auto: as many as fit (-1); all: -2.",
-              default=-1, on=f"{_GENERATING} inspect"),
-        _lists("n_gpu_layers", "-ngl --gpu-layers --n-gpu-layers N|auto|all,...", integers(-1, one=parsers.gpu_layers),
-               "Layers on the GPU; auto: as many as fit (-1); all: -2.", default=("-1",)),
-        _flag("n_threads", "-t --threads N", integer(1, _THREADS_MAX),
-              "CPU threads.  [default: one per physical core]", on=f"{_GENERATING} rpc-server"),
-        _lists("n_threads", "-t --threads N,...", integers(1, _THREADS_MAX),
-               "CPU threads.  [default: one per physical core]"),
+        *_varied("n_gpu_layers", "-ngl --gpu-layers --n-gpu-layers N|auto|all", parsers.gpu_layers,
+                 "Layers on the GPU, counted from the last one; auto: as many as fit (-1); all: -2.",
+                 default=-1, on=f"{_GENERATING} inspect"),
+        *_varied("n_threads", "-t --threads N", integer(1, _THREADS_MAX),
+                 "CPU threads.  [default: one per physical core]", on=f"{_GENERATING} rpc-server"),
     ],
     "Adapters": [
         _load("lora", "--lora FILE,...", parsers.files, "LoRA adapters, for trunk and MTP heads.", many=True),
@@ -269,14 +277,13 @@ TABLE: dict[str, list[Flag]] = {
         _flag("json_schema_file", "-jf --json-schema-file FILE", Path, "JSON schema from FILE."),
     ],
     "Tests": [
-        _lists("n_prompt", "-p --n-prompt N,...", integers(0),
-               "Measure prompts of N tokens; 0: none.", default=("512",)),
-        _lists("n_gen", "-n --n-gen N,...", integers(0), "Measure N generated tokens; 0: none.", default=("128",)),
+        _several("n_prompt", "-p --n-prompt N", integer(0), "Measure prompts of N tokens; 0: none.", default=512),
+        _several("n_gen", "-n --n-gen N", integer(0), "Measure N generated tokens; 0: none.", default=128),
         _lists("prompt_gen", "-pg P,N", parsers.prompt_and_generation,
                "Measure prompt and generation together; may be repeated."),
-        _lists("n_depth", "-d --n-depth N,...", integers(0), "Tokens already in the cache.", default=("0",)),
+        _several("n_depth", "-d --n-depth N", integer(0), "Tokens already in the cache.", default=0),
         _bench("n_repeat", "-r --repetitions N", integer(1, 10000), "Run each test N times.", default=5),
-        _lists("n_seq_max", "--parallel N,...", integers(1, 256), "Sequences generated together.", default=("1",)),
+        _several("n_seq_max", "--parallel N", integer(1, 256), "Sequences generated together.", default=1),
         _bench("prompts", "--prompts FILE", Path,
                'One per line: {"category": "code", "prompt": "..."}, or "messages".  '
                "[default: four built-in ones]"),
@@ -294,19 +301,17 @@ TABLE: dict[str, list[Flag]] = {
                "mtp-*.gguf next to the model]"),
         _flag("draft_max", "--spec-draft-n-max --draft-max K|auto", integer(0, 32, "auto"),
               "Draft tokens per round, at most 32; 0: no drafting; auto: adapts to what is fastest.", default="auto"),
-        _lists("draft_max", "--spec-draft-n-max --draft-max K|auto,...", integers(0, 32, "auto"), default=("auto",),
-               help="Draft tokens per round; auto: adapts to what is fastest. 0 (plain decoding) is always measured "
-               "too."),
+        _several("draft_max", "--spec-draft-n-max --draft-max K|auto", integer(0, 32, "auto"), default="auto",
+                 help="Draft tokens per round; auto: adapts to what is fastest. 0 (plain decoding) is always measured "
+                 "too."),
         _flag("draft_lookup", "--draft-lookup", OneOf(("off", "self", "shared")),
               "Where K is auto: also draft repeated text.", default="self"),
         _flag("draft_min", "--spec-draft-n-min --draft-min N", number(int),
               "Drop shorter drafts.", default=0),
         _flag("draft_p_min", "--spec-draft-p-min --draft-p-min P", number(float),
               "End a draft where no token has a probability of P or more.", default=0.0),
-        _flag("draft_vocab", "--draft-vocab N|auto|all", integer(1, INT_MAX, "auto", "all"), default="auto",
-              help="Draft from the first N tokens; auto: where that pays, and from recent ones."),
-        _lists("draft_vocab", "--draft-vocab N|auto|all,...", integers(1, INT_MAX, "auto", "all"), default=("auto",),
-               help="Draft from the first N tokens; auto: where that pays, and from recent ones."),
+        *_varied("draft_vocab", "--draft-vocab N|auto|all", integer(1, INT_MAX, "auto", "all"),
+                 "Draft from the first N tokens; auto: where that pays, and from recent ones.", default="auto"),
         _flag("draft_hints", "--draft-hints/--no-draft-hints", kind=bool | None,
               help="Where K is auto: learn from, and for, other processes.  [default: on]"),
     ],
@@ -315,8 +320,7 @@ TABLE: dict[str, list[Flag]] = {
               help="Draft the most likely tokens (greedy) or draw them (sample); auto: draw unless seeded."),
         _flag("accept", f"--accept {'|'.join(ACCEPT)}", str,
               "Acceptance method; none of them changes the distribution of the output.", default="auto"),
-        _lists("accept", "--accept METHOD,...", OneOf(ACCEPT, is_list=True),
-               f"Acceptance method: {', '.join(ACCEPT)}.", default=("auto",)),
+        _several("accept", "--accept METHOD", OneOf(ACCEPT), f"Acceptance method: {', '.join(ACCEPT)}.", "auto"),
         _flag("spec_synth_rates", "--spec-synth-rates P,P,...", numbers(0, 1, "between 0 and 1"), on="run serve",
               help="For benchmarks: accept drafts at random, at these rates by position. The output is not valid."),
         _flag("spec_synth_len", "--spec-synth-len L", kind=float | None, on="run serve",
@@ -374,24 +378,16 @@ TABLE: dict[str, list[Flag]] = {
                "memory; 0: that in any case]"),
         _flag("n_ctx", "-c --ctx-size N", integer(0), on="run chat inspect",
               help="Context size in tokens; 0: as the model was trained.  [default: as trained, at most 4096]"),
-        _flag("n_batch", "-b --batch-size N", integer(1), "Prompt tokens per batch.", default=2048),
-        _lists("n_batch", "-b --batch-size N,...", integers(1), "Prompt tokens per batch.", default=("2048",)),
-        _flag("n_ubatch", "-ub --ubatch-size N", integer(1),
-              "Tokens per pass.", default=512, on=f"{_GENERATING} inspect"),
-        _lists("n_ubatch", "-ub --ubatch-size N,...", integers(1), "Tokens per pass.", default=("512",)),
-        _flag("flash_attn", "-fa --flash-attn", OneOf(_ON, _ON_WORDS),
-              "Flash attention; 1 and 0 mean on and off.", default="auto"),
-        _lists("flash_attn", "-fa --flash-attn on|off|auto,...", OneOf(_ON, _ON_WORDS, is_list=True),
-               "Flash attention; 1 and 0 mean on and off.", default=("auto",)),
+        *_varied("n_batch", "-b --batch-size N", integer(1), "Prompt tokens per batch.", default=2048),
+        *_varied("n_ubatch", "-ub --ubatch-size N", integer(1),
+                 "Tokens per pass.", default=512, on=f"{_GENERATING} inspect"),
+        *_varied("flash_attn", "-fa --flash-attn", OneOf(_ON, _ON_WORDS),
+                 "Flash attention; 1 and 0 mean on and off.", default="auto"),
         _place("invariant", "--invariant", help="On GPUs (CUDA), too, no text depends on others or on drafts. Slower."),
-        _flag("type_k", "-ctk --cache-type-k", OneOf(CACHE_TYPES),
-              "Type of the K cache.", default="f16", on=f"{_GENERATING} inspect"),
-        _lists("type_k", "-ctk --cache-type-k TYPE,...", OneOf(CACHE_TYPES, is_list=True),
-               "Type of the K cache.", default=("f16",)),
-        _flag("type_v", "-ctv --cache-type-v", OneOf(CACHE_TYPES),
-              "Type of the V cache.", default="f16", on=f"{_GENERATING} inspect"),
-        _lists("type_v", "-ctv --cache-type-v TYPE,...", OneOf(CACHE_TYPES, is_list=True),
-               "Type of the V cache.", default=("f16",)),
+        *_varied("type_k", "-ctk --cache-type-k", OneOf(CACHE_TYPES),
+                 "Type of the K cache.", default="f16", on=f"{_GENERATING} inspect"),
+        *_varied("type_v", "-ctv --cache-type-v", OneOf(CACHE_TYPES),
+                 "Type of the V cache.", default="f16", on=f"{_GENERATING} inspect"),
         _place("offload_kqv", "-kvo/-nkvo --kv-offload/--no-kv-offload", default=True,
                help="Keep the K/V cache of layers on a GPU there, or on the CPU."),
         _load("mtp_context", "--mtp-context", OneOf(("auto", "chained", "target")), default="auto",

@@ -74,7 +74,7 @@ def prompts(tmp_path: Path) -> Path:
     ],
 )
 def test_lists_are_written_as_for_llama_bench(text: str, values: tuple[object, ...]) -> None:
-    assert lists.integers(0, one=lambda one: one if one == "auto" else int(one))(text) == values
+    assert lists.Several(lambda one: one if one == "auto" else int(one))(text) == values
 
 
 def test_a_flag_can_be_given_several_times() -> None:
