@@ -46,7 +46,8 @@ def begin(
 
 
 def play(session: FakeSession, drafter: MtpDrafter, *seated: tuple[int, TokenSequence]) -> list[ShareResult]:
-    rounds = run_round(session, drafter, [sequence.share(slot, 64) for slot, sequence in seated])  # type: ignore[arg-type]
+    shares = [sequence.share(slot, 64) for slot, sequence in seated]
+    rounds = run_round(session, drafter, shares, len(shares), list)  # type: ignore[arg-type]
     for played in rounds:
         played.share.sequence.advance(played)
     return rounds
@@ -225,7 +226,7 @@ def test_a_sequence_that_never_drafts_never_runs_the_heads() -> None:
 def test_plain_decoding_proposes_nothing() -> None:
     session = FakeSession()
     sequence = TokenSequence(list(PROMPT), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx, draft_max=3)
-    rounds = run_round(session, NoDrafter(session), [sequence.share(0, 64)])  # type: ignore[arg-type]
+    rounds = run_round(session, NoDrafter(session), [sequence.share(0, 64)], 1, list)  # type: ignore[arg-type]
     assert not rounds[0].proposal.drafts
     assert not session.passes[0][0].feed
 

@@ -110,7 +110,8 @@ class Scripted:
 
 def play_turns(session: Session, drafter: MtpDrafter, sequences: dict[int, TokenSequence]) -> list[ShareResult]:
     """One round of the sequences, by slot; a prompt is decoded whole."""
-    rounds = run_round(session, drafter, [sequence.share(slot, 1000) for slot, sequence in sequences.items()])
+    shares = [sequence.share(slot, 1000) for slot, sequence in sequences.items()]
+    rounds = run_round(session, drafter, shares, len(shares), list)
     for played in rounds:
         played.share.sequence.advance(played)
     return rounds

@@ -46,7 +46,7 @@ def sequence(session: FakeSession, slot: int, prompt: list[int], **options: obje
 
 def play(session: FakeSession, drafter: object, *seated: tuple[int, TokenSequence]) -> list[ShareResult]:
     turns = [sequence.share(slot, 64) for slot, sequence in seated]
-    rounds = run_round(session, drafter, turns)  # type: ignore[arg-type]
+    rounds = run_round(session, drafter, turns, len(turns), list)  # type: ignore[arg-type]
     for played in rounds:
         played.share.sequence.advance(played)
     return rounds
@@ -88,7 +88,7 @@ def test_a_prompt_shares_the_pass_and_samples_nothing_before_its_end() -> None:
     prompt = TokenSequence(list(range(10)), Sampler(GREEDY, n_vocab=N_VOCAB), frozenset(), session.n_ctx)
     turns = [running.share(0, 64), prompt.share(1, 6)]
     drafter = Scripted([3, 4])
-    rounds = run_round(session, drafter, turns)  # type: ignore[arg-type]
+    rounds = run_round(session, drafter, turns, len(turns), list)  # type: ignore[arg-type]
     assert [chunk.logits for chunk in session.passes[-1]] == ["all", "none"]
     assert rounds[1].tokens == []
     for played in rounds:

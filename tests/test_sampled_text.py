@@ -413,7 +413,7 @@ def test_a_stop_string_inside_an_accepted_block_cuts_tokens_and_cache(load: Call
 
         one.cut = cut
         while not one.finish_reason:
-            (played,) = run_round(session, drafter, [one.share(0, session.n_ubatch)])
+            (played,) = run_round(session, drafter, [one.share(0, session.n_ubatch)], 1, list)
             one.advance(played)
         assert one.finish_reason == "stop"
         assert one.history == [*prompt, *whole.tokens[:n_kept]]

@@ -114,19 +114,15 @@ class Passes:
 
 
 def run_round(
-    session: Session,
-    drafter: Drafter,
-    shares: Sequence[Share],
-    n_running: int | None = None,
-    meanwhile: Callable[[], object] = lambda: None,
+    session: Session, drafter: Drafter, shares: Sequence[Share], n_running: int, meanwhile: Callable[[], object]
 ) -> list[ShareResult]:
     """Draft, verify in one pass of the target, accept, and roll back what was not accepted.
 
     Each share decodes the next tokens of its sequence's history and, where these are its last, drafts after them.
     Afterwards they and the accepted drafts are decoded, and the last token that was emitted is not. Raises
     ContextFull if the cache has no room; nothing was sampled then, and the positions after those that the sequences had
-    decoded are to be truncated. Of the sequences that run, `n_running`, some may have no share in the pass; None: all
-    have. `meanwhile` is called with it: see Session.decode.
+    decoded are to be truncated. Of the sequences that run, `n_running`, some may have no share in the pass. `meanwhile`
+    is called with it: see Session.decode.
 
     An image is a share that comes alone.
 
@@ -138,7 +134,6 @@ def run_round(
         n_heads = min(share.sequence.draft_max, session.n_heads)
         session.decode_image(image.media, image.chunk, share.position, sequence=share.slot, n_heads=n_heads)
         return [ShareResult(share, NO_DRAFTS, [], 0)]
-    n_running = n_running or len(shares)
     requests = {share.slot: share.sequence.draft_request(share, n_running) for share in shares if share.asks}
     asked = list(requests.values())
     proposed = checked(drafter, asked, drafter.propose(asked) if asked else (), session.n_vocab)
