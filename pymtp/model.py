@@ -40,11 +40,13 @@ from pymtp.placement.target import LoadTarget
 from pymtp.sampling.params import SamplingParams
 from pymtp.sampling.recommended import recommended_sampling
 from pymtp.serving.adapters import Adapters
+from pymtp.serving.admission import Admission
 from pymtp.serving.controls import ModelAdapters, ModelSlots
 from pymtp.serving.generation import Generation, OnPrompt
 from pymtp.serving.loop import EngineLoop
 from pymtp.serving.make_sequence import ModelTraits
 from pymtp.serving.params import GenerationOptions, GenerationParams, with_options
+from pymtp.serving.passes import Passes
 from pymtp.serving.request import Request
 from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.statistics import Stats
@@ -161,7 +163,8 @@ class Model:
         follows = session.n_heads and choice.follows_texts(self.info, self.params.drafting)
         is_whole = self.params.model.split_mode in ("none", "layer")  # else single rows cannot be written
         vocab = TextVocab(session, self._output_matrices()) if follows and is_whole else None
-        self._scheduler = Scheduler(session, drafter, policy=policy, earlier=earlier, adapters=lora, vocab=vocab)
+        admission = Admission(session, earlier, lora, vocab)
+        self._scheduler = Scheduler(admission, Passes(session, drafter, admission.slots, policy))
         self._loop = EngineLoop(self._scheduler)
         self._parts.callback(self._loop.close)
 

@@ -1,13 +1,25 @@
-"""Jobs of a scheduler whose sequences are there already."""
+"""A scheduler on a session, and jobs of it whose sequences are there already."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from pymtp.drafting.interface import Drafter
+from pymtp.engine.session import Session
+from pymtp.serving.admission import Admission
+from pymtp.serving.passes import Passes
 from pymtp.serving.request import Request
+from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.sequence import ShareResult, TokenSequence
 
 Report = Callable[[TokenSequence, ShareResult | None], object]
+
+
+def scheduler_of(session: Session, drafter: Drafter, **of_passes: Any) -> Scheduler:
+    """A scheduler whose passes have these `policy` and `clock`."""
+    admission = Admission(session, None, None)
+    return Scheduler(admission, Passes(session, drafter, admission.slots, **of_passes))
 
 
 class Ready(Request):

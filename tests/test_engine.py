@@ -18,7 +18,7 @@ import pytest
 
 import pymtp
 from contexts import ONE_FREED, ONE_MADE, contexts
-from jobs import Ready
+from jobs import Ready, scheduler_of
 from log_level import logged
 from pymtp.acceptance.interface import Verdict, Verified
 from pymtp.binding.arrays import Logits
@@ -31,7 +31,6 @@ from pymtp.sampling.distribution import Distribution
 from pymtp.sampling.params import SamplingParams
 from pymtp.serving.params import GenerationParams
 from pymtp.serving.passes import run_round
-from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.sequence import ShareResult, TokenSequence
 from random_gguf import (
     N_VOCAB,
@@ -330,7 +329,7 @@ def test_the_same_seed_gives_the_same_text_alone_and_together(family: tuple[obje
 
     def generate(n_seq_max: int, *numbers: int) -> list[list[int]]:
         with Session(model, replace(PARAMS, kv_unified=kv_unified, n_seq_max=n_seq_max), n_draft_max=K) as session:
-            scheduler = Scheduler(session, MtpDrafter(session))
+            scheduler = scheduler_of(session, MtpDrafter(session))
             sequences = []
             for i in numbers:
                 sampler = Sampler(SamplingParams(temperature=0.5 * (i % 2), seed=i), n_vocab=N_VOCAB)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
+from jobs import scheduler_of
 from pymtp.binding.library import ffi
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.errors import BackendError, Closed, ContextFull, InvalidParameter, PymtpError
@@ -26,7 +27,6 @@ from pymtp.serving.loop import EngineLoop
 from pymtp.serving.make_sequence import ModelTraits
 from pymtp.serving.params import GenerationParams, with_options
 from pymtp.serving.request import Request
-from pymtp.serving.scheduler import Scheduler
 from pymtp.serving.sequence import ShareResult
 from pymtp.text.stream import TextStream
 
@@ -67,7 +67,7 @@ class Engine:
 
     def __init__(self, session: FakeSession, vocabulary: Letters | None = None) -> None:
         self.session, self.vocabulary = session, vocabulary or Letters()
-        self.scheduler = Scheduler(session, MtpDrafter(session))  # type: ignore[arg-type]
+        self.scheduler = scheduler_of(session, MtpDrafter(session))  # type: ignore[arg-type]
         self.loop = EngineLoop(self.scheduler)
         self.setup = ModelTraits(
             self.vocabulary,  # type: ignore[arg-type]

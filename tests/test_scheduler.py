@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fake_session import N_VOCAB, FakeSession, plain_text
-from jobs import Ready, Report
+from jobs import Ready, Report, scheduler_of
 from pymtp.drafting.adaptive import AdaptiveDrafter
 from pymtp.drafting.mtp import MtpDrafter
 from pymtp.drafting.policy import REVIEW, DraftPolicy, PassCosts
@@ -37,7 +37,7 @@ class Ticks:
 
 
 def scheduler(session: FakeSession, clock: Callable[[], float] | None = None) -> Scheduler:
-    return Scheduler(session, MtpDrafter(session), clock=clock or Ticks())  # type: ignore[arg-type]
+    return scheduler_of(session, MtpDrafter(session), clock=clock or Ticks())  # type: ignore[arg-type]
 
 
 def sequence(session: FakeSession, prompt: list[int], max_tokens: int = 20, **options: object) -> TokenSequence:
@@ -358,7 +358,7 @@ def test_a_fixed_length_next_to_an_adaptive_one_stays_what_was_asked_for() -> No
     def clock() -> float:
         return sum(len(chunk.tokens) for chunks in session.passes for chunk in chunks)
 
-    work = Scheduler(session, drafter, policy=drafter.policy, clock=clock)  # type: ignore[arg-type]
+    work = scheduler_of(session, drafter, policy=drafter.policy, clock=clock)  # type: ignore[arg-type]
     adaptive, fixed = sequence(session, [0, 1], 200, adapts=True), sequence(session, [1, 1], 60, draft_max=2)
     submit(work, adaptive)
     lengths: dict[int, list[int]] = {0: [], 1: []}
@@ -378,7 +378,7 @@ def test_prompts_go_through_the_heads_that_all_who_run_will_use() -> None:
     session = FakeSession(n_seq_max=3, n_ubatch=8, n_ctx=100)
     drafter = AdaptiveDrafter(session, MtpDrafter(session), None)  # type: ignore[arg-type]
     drafter.policy.choices[3].n_wait = 8 * REVIEW  # sure of plain decoding, with three sequences
-    work = Scheduler(session, drafter, policy=drafter.policy, clock=Ticks())  # type: ignore[arg-type]
+    work = scheduler_of(session, drafter, policy=drafter.policy, clock=Ticks())  # type: ignore[arg-type]
     submit(work, *(sequence(session, [i] * 8, 4, adapts=True) for i in range(3)))
     while not session.slots[2].tokens:
         work.step()
@@ -400,7 +400,7 @@ class NotingCosts(PassCosts):
 def with_noted_costs(session: FakeSession) -> tuple[Scheduler, NotingCosts]:
     policy = DraftPolicy(4, has_heads=True)
     policy.costs = costs = NotingCosts()
-    return Scheduler(session, MtpDrafter(session), policy=policy), costs  # type: ignore[arg-type]
+    return scheduler_of(session, MtpDrafter(session), policy=policy), costs  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("needs_equal_rows", [True, False])

@@ -4,17 +4,10 @@ Owns the reports. Which jobs run is admission's; rows, retries and counts are th
 tokens are sampled and drafted.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
-from pymtp.drafting.interface import Drafter
-from pymtp.drafting.lookup import EarlierTexts
-from pymtp.drafting.policy import DraftPolicy
-from pymtp.drafting.text_vocab import TextVocab
-from pymtp.engine.session import Session
 from pymtp.errors import ContextFull, PymtpError
-from pymtp.serving.adapters import Adapters
 from pymtp.serving.admission import Admission
 from pymtp.serving.passes import Passes, PassResult
 from pymtp.serving.request import Request
@@ -36,20 +29,9 @@ class Scheduler:
     works while that is computed. Jobs are submitted and removed between steps, never in a report.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        drafter: Drafter,
-        *,
-        policy: DraftPolicy | None = None,
-        earlier: EarlierTexts | None = None,
-        adapters: Adapters | None = None,
-        vocab: TextVocab | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self.admission = Admission(session, earlier, adapters, vocab)
-        self._passes = Passes(session, drafter, self.admission.slots, policy, clock)
-        self.stats = self._passes.stats
+    def __init__(self, admission: Admission, passes: Passes) -> None:
+        self.admission, self._passes = admission, passes
+        self.stats = passes.stats
         """Counts and times of all sequences. A pass's time is shared out between them by their rows."""
         self._uncounted: PassResult | None = None
         self._unsent: list[tuple[Request, ShareResult | None]] = []  # results that jobs have not heard of
