@@ -18,6 +18,7 @@ from pymtp import GenerationParams, Model
 from pymtp.server.app import make_app
 from pymtp.server.protocol import Connection
 from pymtp.server.run import bound
+from pymtp.server.served_model import ServedModel
 from pymtp.server.settings import ServerSettings
 
 
@@ -71,7 +72,7 @@ class Client:
 def running(load: Callable[[], Model], settings: ServerSettings | None = None) -> Iterator[Client]:
     """A server, once its model is loaded."""
     settings = settings or ServerSettings(params=GenerationParams(cache_prompt=True))
-    app = make_app(load, settings)
+    app = make_app(ServedModel(load, settings))
     listener = bound("127.0.0.1", 0)
     server = uvicorn.Server(uvicorn.Config(app, http=Connection, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -18,6 +18,7 @@ from pymtp.model import Model
 from pymtp.server.app import make_app
 from pymtp.server.errors import unavailable
 from pymtp.server.respond import json_response
+from pymtp.server.served_model import ServedModel
 from pymtp.server.settings import ServerSettings
 
 _Message = MutableMapping[str, Any]
@@ -35,18 +36,18 @@ class Replica:
         self, path: str | None, options: Mapping[str, Any], settings: ServerSettings
     ) -> None:
         # Ray takes a constructor that waits: no request comes before the model is loaded
-        self._app = make_app(lambda: Model(path, **options), settings)
+        self._served = ServedModel(lambda: Model(path, **options), settings)
+        self._app = make_app(self._served)
         self._lifespan = self._app.router.lifespan_context(self._app)
         await self._lifespan.__aenter__()
-        while self._app.state.served.phase == "loading":
+        while self._served.phase == "loading":
             await asyncio.sleep(0.1)
         self.check_health()
 
     def check_health(self) -> None:
         """Called by Ray, which replaces a replica for which this raises."""
-        served = self._app.state.served
-        if served.phase == "failed":
-            raise served.error
+        if self._served.phase == "failed" and self._served.error:
+            raise self._served.error
 
     async def answer(self, scope: _Message, body: bytes) -> AsyncIterator[_Message]:
         """The messages of ASGI that answer a request. Closing the iterator ends it, as a client that leaves does."""

@@ -4,7 +4,7 @@ Owns the routes, and what browsers may do with the page at /, whose files are in
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pymtp.model import Model
-
 from . import info, llama_server, messages, responses
 from .access import Access
 from .chat import answer_chat, count_tokens_of
@@ -27,7 +25,6 @@ from .errors import ApiError, invalid
 from .metrics import metrics
 from .prompts import answer_prompts
 from .served_model import ServedModel
-from .settings import ServerSettings
 from .slots import slot_action, slots
 
 _UNSUPPORTED = {
@@ -53,14 +50,8 @@ _HEADERS = {
 }
 
 
-def make_app(
-    load: Callable[[], Model], settings: ServerSettings, on_failure: Callable[[], object] = lambda: None
-) -> Starlette:
-    """The application that serves the model that `load` loads, in a thread of its own.
-
-    `on_failure` is called if there is no model, or no more; `app.state.served.error` says why.
-    """
-    served = ServedModel(load, settings, on_failure)
+def make_app(served: ServedModel) -> Starlette:
+    """The application that serves a model, which it loads in a thread of its own."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -70,8 +61,8 @@ def make_app(
             await served.stop()
 
     app = Starlette(
-        routes=list(_routes(has_page=settings.has_page)),
-        middleware=[Middleware(Access, settings=settings, public=frozenset(_FILES))],
+        routes=list(_routes(has_page=served.settings.has_page)),
+        middleware=[Middleware(Access, settings=served.settings, public=frozenset(_FILES))],
         exception_handlers={404: _no_route, 405: _no_route},
         lifespan=lifespan,
     )

@@ -23,6 +23,7 @@ from pymtp.model import Model
 from . import logs
 from .app import make_app
 from .protocol import Connection
+from .served_model import ServedModel
 from .settings import ServerSettings
 
 LARGE = 128 << 10
@@ -46,9 +47,9 @@ def serve(
     return_large_blocks()
     _allow_many_files()
     sockets = [bound(host, port) for host in hosts]
-    app = make_app(load, settings, on_failure=lambda: setattr(server, "should_exit", True))
+    served = ServedModel(load, settings, on_failure=lambda: setattr(server, "should_exit", True))
     config = uvicorn.Config(
-        app,
+        make_app(served),
         http=Connection,
         ws="none",
         log_config=None,
@@ -72,7 +73,6 @@ def serve(
         for host in filter(is_path, hosts):
             with suppress(OSError):
                 os.unlink(host)
-    served = app.state.served
     if served.error is not None:
         raise served.error
 

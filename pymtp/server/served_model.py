@@ -68,7 +68,10 @@ class Counts:
 
 
 class ServedModel:
-    """A model and its requests. Lives in one asyncio loop."""
+    """The model that `load` loads, and its requests. Lives in one asyncio loop.
+
+    `on_failure` is called if there is no model, or no more; `error` says why.
+    """
 
     def __init__(
         self, load: Callable[[], Model], settings: ServerSettings, on_failure: Callable[[], object] = lambda: None

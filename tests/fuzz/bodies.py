@@ -13,6 +13,7 @@ from pymtp import GenerationParams, Model
 from pymtp.embedded import model_path
 from pymtp.gguf.header import read_header
 from pymtp.server.app import make_app
+from pymtp.server.served_model import ServedModel
 from pymtp.server.settings import ServerSettings
 from random_gguf.vision import png, write_qwen3vl_projector
 
@@ -74,8 +75,8 @@ class Bodies(Fuzzer):
             options: dict[str, Any] = {"n_ctx": _N_CTX, "n_threads": 1, "mmproj": projector, "n_gpu_layers": 0}
             return Model(n_seq_max=2, draft_max=2, kv_unified=False, **options)
 
-        self._app = make_app(load, settings)
-        self._engine = self._app.state.served
+        self._engine = ServedModel(load, settings)
+        self._app = make_app(self._engine)
         self._loop = asyncio.new_event_loop()
         self._engine_started = self._loop.run_until_complete(self._start())
 
