@@ -8,8 +8,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from pymtp.errors import require
-
 Table = Mapping[str, str]
 
 
@@ -35,14 +33,8 @@ MEANS = table("""
 -dio --direct-io: --load-mode dio
 --spec-default: --draft auto
 --spec-draft-model: --draft-model
---spec-type=none: --draft none
---spec-type=draft-mtp: --draft mtp
---spec-type=ngram-*: --draft lookup
---spec-draft-sampling=greedy: --draft-pick greedy
---spec-draft-sampling=probabilistic: --draft-pick sample
 """)
-"""Flags, some of them with a value, and the flags that do the same here."""
-_WITH_WORDS = {key.partition("=")[0] for key in MEANS if "=" in key}
+"""Flags, and the flags that do the same here."""
 
 _DRAFT_THREADS = "the model's threads compute drafts"
 _DRAFT_PLACE = "heads are where the model's layers are"
@@ -135,7 +127,6 @@ REFUSED = table("""
 -gan --grp-attn-n -gaw --grp-attn-w: the model's metadata decides
 --draft-n: use --draft-max
 --draft-n-min: use --draft-min
---spec-type: see --draft and --draft-lookup
 --override-tensor-* --spec-draft-n* --spec-draft-o*: heads are where --override-tensor puts them
 -ag -no-ag --*agent --tools* --*mcp-*: the only tools are those of requests
 --models-* --no-models-autoload -cl --cache-list: a server has one model: --model or --hf-repo
@@ -190,12 +181,10 @@ def translated(
         if name.startswith("--"):
             name = name.replace("_", "-")  # llama.cpp takes both
         nothing = None if name in known else ignored(name)
-        why, n = nothing or ("", n_values.get(name, int(name in _WITH_WORDS)))
+        why, n = nothing or ("", n_values.get(name, 0))
         values = [left.pop(0) for _ in range(0 if equals else min(n, len(left)))]
         if why:
             say(f"{name} changes nothing here: {why}")
-        elif name in _WITH_WORDS:
-            result += _meaning(name, value if equals else "".join(values))
         elif name in MEANS:
             *words, last = MEANS[name].split()
             result += [*words, last + equals + value]
@@ -209,8 +198,7 @@ def from_variables(
 ) -> list[str]:
     """Flags of llama-server's variables that no flag of pymtp has.
 
-    `read`: the variables that one has; `known`: the command's flags. Raises InvalidParameter for a value that has no
-    meaning here.
+    `read`: the variables that one has; `known`: the command's flags.
     """
     result: list[str] = []
     for variable, value in environment.items():
@@ -218,11 +206,7 @@ def from_variables(
             continue
         name = variable.removeprefix("LLAMA_ARG_")
         flag, negated = f"--{_flag_name(name)}", f"--no-{_flag_name(name.removeprefix('NO_'))}"
-        if flag in _WITH_WORDS:
-            words = [key.partition("=")[2] for key in MEANS if key.startswith(f"{flag}=")]
-            require(_meaning(flag, value)[0] != flag, variable, f"one of {', '.join(words)}", value)
-            result += [flag, value]
-        elif name.startswith("NO_") and negated in known:
+        if name.startswith("NO_") and negated in known:
             result.append(negated)
         elif flag in MEANS:
             word = flag if value.lower() in _TRUE else "--no-" + flag[2:]
@@ -239,11 +223,3 @@ def _flag_name(name: str) -> str:
 
 
 _TRUE = ("1", "true", "on", "yes", "enabled")
-
-
-def _meaning(name: str, value: str) -> list[str]:
-    """What a flag means with one of some words; with several kinds of drafts these are pymtp's own choice."""
-    meanings = {found(MEANS, f"{name}={word}") for word in value.split(",")}
-    if None in meanings:
-        return [name, value]  # it is refused by name
-    return (MEANS["--spec-default"] if len(meanings) > 1 else str(meanings.pop())).split()

@@ -109,6 +109,15 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, map(str.strip, text.split(","))))
 
 
+def drafts(text: str) -> str:
+    """Where drafts come from, in pymtp's words or llama.cpp's; between several of these pymtp chooses."""
+    kinds = {_DRAFTS(re.sub("^ngram-.+", "lookup", word)) for word in text.split(",")}
+    return kinds.pop() if len(kinds) == 1 else "auto"
+
+
+_DRAFTS = OneOf(("auto", "mtp", "lookup", "none"), {"draft-mtp": "mtp"})
+
+
 def devices(text: str) -> list[str]:
     """Names of devices; none of them for "none"."""
     found = list(names(text))

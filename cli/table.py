@@ -294,7 +294,7 @@ TABLE: dict[str, list[Flag]] = {
         _bench("no_warmup", "--no-warmup", help="Measure without a warm-up run."),
     ],
     "Drafting": [
-        _flag("draft", "--draft", OneOf(("auto", "mtp", "lookup", "none")),
+        _flag("draft", "--spec-type --draft auto|mtp|lookup|none", parsers.drafts,
               "auto: MTP heads if usable; mtp: require them; lookup: earlier text.", default="auto"),
         _place("draft_model", "-md --model-draft --draft-model MODEL", str,
                help="GGUF file with the MTP heads or the assistant, if the model's own file has none.  [default: "
@@ -311,12 +311,13 @@ TABLE: dict[str, list[Flag]] = {
         _flag("draft_p_min", "--spec-draft-p-min --draft-p-min P", number(float),
               "End a draft where no token has a probability of P or more.", default=0.0),
         *_varied("draft_vocab", "--draft-vocab N|auto|all", integer(1, INT_MAX, "auto", "all"),
-                 "Draft from the first N tokens; auto: where that pays, and from recent ones.", default="auto"),
+                 "Draft from the first N tokens; auto: where that pays, recent ones too.", default="auto"),
         _flag("draft_hints", "--draft-hints/--no-draft-hints", kind=bool | None,
               help="Where K is auto: learn from, and for, other processes.  [default: on]"),
     ],
     "Acceptance": [
-        _flag("draft_pick", "--draft-pick greedy|sample|auto", str, default="auto",
+        _flag("draft_pick", "--spec-draft-sampling --draft-pick", default="auto",
+              parse=OneOf(("greedy", "sample", "auto"), {"probabilistic": "sample"}),
               help="Draft the most likely tokens (greedy) or draw them (sample); auto: draw unless seeded."),
         _flag("accept", f"--accept {'|'.join(ACCEPT)}", str,
               "Acceptance method; none of them changes the distribution of the output.", default="auto"),

@@ -82,9 +82,6 @@ def row(each: Theirs) -> str:
     for name in each.names:
         if name in MEANS:
             return f"alias | `{MEANS[name]}`"
-        words = {key.partition("=")[2]: meaning for key, meaning in MEANS.items() if key.startswith(f"{name}=")}
-        if words:
-            return "alias | " + ", ".join(f"{word}: `{meaning}`" for word, meaning in words.items())
     reasons = {name: nothing[0] for name in each.names if (nothing := ignored(name))}
     if reasons:
         but_for = "" if len(reasons) == len(each.names) else f", but for {' '.join(f'`{name}`' for name in reasons)}"

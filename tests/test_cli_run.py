@@ -457,7 +457,7 @@ def test_a_prompt_file_that_cannot_be_read(run: Run, tmp_path: Path) -> None:
         ("--draft-max 33", "--spec-draft-n-max/--draft-max: must be auto or an integer between 0 and 32, not '33'"),
         ("--draft-max abc", "--spec-draft-n-max/--draft-max: must be auto or an integer between 0 and 32, not 'abc'"),
         ("--spec-draft-n-max -1", "--spec-draft-n-max/--draft-max: must be auto or an integer between 0 and 32, not"),
-        ("--draft maybe", "--draft: must be one of auto, mtp, lookup, none, not 'maybe'"),
+        ("--draft maybe", "--spec-type/--draft: must be one of auto, mtp, lookup, none, not 'maybe'"),
         ("-ctk q9_9", "-ctk/--cache-type-k: must be one of f32, f16, bf16, q8_0,"),
         ("-ctv q9_9", "-ctv/--cache-type-v: must be one of f32, f16, bf16, q8_0,"),
         ("-fa perhaps", "-fa/--flash-attn: must be one of on, off, auto, not 'perhaps'"),

@@ -7,12 +7,13 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from pymtp_cli.app import app
 from pymtp_cli.llama_cpp import MEANS, from_variables, ignored, translated, variables
+from pymtp_cli.parsers import drafts
 from typer.testing import CliRunner
 
 import write_llama_server as docs
-from pymtp.errors import InvalidParameter
 
 KNOWN = {"--model", "-m", "--draft-max", "--draft", "--load-mode", "--ctx-size", "-n"}
 N_VALUES = {"--model": 1, "-m": 1, "--draft-max": 1, "--draft": 1, "--load-mode": 1, "--ctx-size": 1, "-n": 1}
@@ -23,11 +24,7 @@ needs_arguments = pytest.mark.skipif(not docs.SOURCE.exists(), reason="llama.cpp
 @pytest.mark.parametrize(
     ("given", "expected", "n_lines"),
     [
-        ("-m a.gguf --spec-type draft-mtp --draft-max 3", "-m a.gguf --draft mtp --draft-max 3", 0),
-        ("--spec-type=ngram-simple,draft-mtp", "--draft auto", 0),
-        ("--spec-type ngram-mod,ngram-simple", "--draft lookup", 0),
-        ("--spec-type draft-eagle3", "--spec-type draft-eagle3", 0),
-        ("--spec-type draft-mtp,draft-eagle3", "--spec-type draft-mtp,draft-eagle3", 0),
+        ("-m a.gguf --draft_max 3 --log-verbose", "-m a.gguf --draft-max 3 --verbose", 0),
         ("--no-mmap --mlock -n -1", "--load-mode none --load-mode mmap+mlock -n -1", 0),
         ("--predict=5 --predict 6", "--n-predict=5 --n-predict 6", 0),
         ("-cb --threads-http 4 --cache-reuse=256 prompt", "prompt", 3),
@@ -45,11 +42,30 @@ def test_flags_of_llama_server_become_those_of_pymtp(given: str, expected: str, 
     assert len(said) == n_lines and all("changes nothing here" in line for line in said)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "meant"),
+    [
+        ("none", "none"),
+        ("draft-mtp", "mtp"),
+        ("ngram-simple,draft-mtp", "auto"),
+        ("ngram-mod,ngram-simple", "lookup"),
+        ("lookup", "lookup"),
+    ],
+)
+def test_kinds_of_drafts_are_llama_cpps_too(kinds: str, meant: str) -> None:
+    assert drafts(kinds) == meant
+
+
+@pytest.mark.parametrize("kinds", ["draft-eagle3", "draft-mtp,draft-eagle3", "ngram-"])
+def test_other_kinds_of_drafts_are_refused(kinds: str) -> None:
+    with pytest.raises(typer.BadParameter, match="one of auto, mtp, lookup, none, not"):
+        drafts(kinds)
+
+
 def test_variables_that_no_flag_reads_become_flags() -> None:
     said: list[str] = []
     environment = {
         "LLAMA_ARG_CTX_SIZE": "512",
-        "LLAMA_ARG_SPEC_TYPE": "draft-mtp",
         "LLAMA_ARG_MMAP": "0",
         "LLAMA_ARG_MLOCK": "0",
         "LLAMA_ARG_CONT_BATCHING": "1",
@@ -59,7 +75,6 @@ def test_variables_that_no_flag_reads_become_flags() -> None:
         "PATH": "/bin",
     }
     assert from_variables(environment, {"LLAMA_ARG_CTX_SIZE"}, {"--no-slots", "--draft"}, said.append) == [
-        *("--spec-type", "draft-mtp"),
         "--no-mmap",
         "--no-slots",
     ]
@@ -78,8 +93,10 @@ def test_variables_of_switches_take_llama_cpps_words(word: str, monkeypatch: pyt
 
 
 def test_what_a_variable_says_wrong_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InvalidParameter, match="LLAMA_ARG_SPEC_TYPE must be one of none, draft-mtp, ngram"):
-        from_variables({"LLAMA_ARG_SPEC_TYPE": "eagle"}, (), (), print)
+    monkeypatch.setenv("LLAMA_ARG_SPEC_TYPE", "eagle")
+    said = "Invalid value for --spec-type/--draft (LLAMA_ARG_SPEC_TYPE): must be one of auto, mtp, lookup, none"
+    assert said in CliRunner().invoke(app, ["run", "hi"]).stderr
+    monkeypatch.delenv("LLAMA_ARG_SPEC_TYPE")
     monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "many")
     result = CliRunner().invoke(app, ["run", "hi"])
     assert result.exit_code == 2
