@@ -78,8 +78,6 @@ def asked_of(flags: Values, **others: Any) -> Callable[[Mapping[str, object]], "
     sampling = {name: value for name, value in given_for(SamplingParams, flags).items() if value != []}
     if flags.seed == -1:
         sampling["seed"] = None
-    if flags.logit_bias:
-        sampling["logit_bias"] = [_bias(text) for text in flags.logit_bias]
     require(flags.samplers is None or flags.sampler_seq is None, "sampler_seq", "given without --samplers")
     if flags.samplers is not None:
         sampling["samplers"] = tuple(filter(None, flags.samplers.split(";")))
@@ -130,15 +128,6 @@ def parameter_of_flag() -> dict[str, str]:
 def escaped(text: str) -> str:
     """The opposite of `unescaped`."""
     return "".join({"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\"}.get(char, char) for char in text)
-
-
-def _bias(text: str) -> tuple[int, float]:
-    """Parse `15043+1` or `15043-inf`, as llama.cpp writes it."""
-    try:
-        token, sign, bias = re.split("([+-])", text, maxsplit=1)
-        return int(token), float(sign + bias)
-    except ValueError:
-        raise InvalidParameter("logit_bias", "TOKEN_ID+BIAS or TOKEN_ID-BIAS", value=text) from None
 
 
 def unescaped(text: str) -> str:

@@ -136,6 +136,15 @@ def pair(separator: str, what: str) -> Callable[[str], tuple[str, str]]:
     return parse
 
 
+def bias(text: str) -> tuple[int, float]:
+    """A token's bias, as llama.cpp writes it: `15043+1` or `15043-inf`."""
+    try:
+        token, sign, value = re.split("([+-])", text, maxsplit=1)
+        return int(token), float(sign + value)
+    except ValueError:
+        raise typer.BadParameter(f"must be TOKEN_ID+BIAS or TOKEN_ID-BIAS, not {text!r}") from None
+
+
 def overrides(text: str) -> list[tuple[str, str]]:
     """Patterns of tensors' names, and buffer types."""
     return [pair("=", "PATTERN=BUFFER,...")(part) for part in text.split(",")]

@@ -339,7 +339,7 @@ TABLE: dict[str, list[Flag]] = {
               f"The sampler chain, separated by ';', from {', '.join(SAMPLERS)}.  [default: as llama.cpp]"),
         _flag("sampler_seq", "--sampler-seq --sampling-seq LETTERS", str,
               f"The sampler chain as letters: {', '.join(f'{one} {name}' for name, one in SAMPLERS.items())}."),
-        _flag("logit_bias", "-l --logit-bias TOKEN(+/-)BIAS", str,
+        _flag("logit_bias", "-l --logit-bias TOKEN(+/-)BIAS", parsers.bias,
               "Add BIAS to the logit of a token id; may be given several times.", many=True),
     ],
     "More samplers": [
