@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pymtp import embedded, hub
@@ -164,7 +165,7 @@ class Model:
         is_whole = self.params.model.split_mode in ("none", "layer")  # else single rows cannot be written
         vocab = TextVocab(session, self._output_matrices()) if follows and is_whole else None
         admission = Admission(session, earlier, lora, vocab)
-        self._scheduler = Scheduler(admission, Passes(session, drafter, admission.slots, policy))
+        self._scheduler = Scheduler(admission, Passes(session, drafter, admission.slots, policy, perf_counter))
         self._loop = EngineLoop(self._scheduler)
         self._parts.callback(self._loop.close)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from time import perf_counter
 
 from pymtp.drafting.interface import Drafter
+from pymtp.drafting.policy import DraftPolicy
 from pymtp.engine.session import Session
 from pymtp.serving.admission import Admission
 from pymtp.serving.passes import Passes
@@ -16,10 +17,11 @@ from pymtp.serving.sequence import ShareResult, TokenSequence
 Report = Callable[[TokenSequence, ShareResult | None], object]
 
 
-def scheduler_of(session: Session, drafter: Drafter, **of_passes: Any) -> Scheduler:
-    """A scheduler whose passes have these `policy` and `clock`."""
+def scheduler_of(
+    session: Session, drafter: Drafter, policy: DraftPolicy | None = None, clock: Callable[[], float] = perf_counter
+) -> Scheduler:
     admission = Admission(session, None, None)
-    return Scheduler(admission, Passes(session, drafter, admission.slots, **of_passes))
+    return Scheduler(admission, Passes(session, drafter, admission.slots, policy, clock))
 
 
 class Ready(Request):

@@ -4,7 +4,6 @@ Owns the clock of passes, and what is counted of them. Knows sequences and their
 know text or jobs, or which of them run.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import sub
 from typing import NamedTuple
@@ -31,12 +30,7 @@ class Passes:
     """Plans passes of at most `session.n_ubatch` rows, and runs them."""
 
     def __init__(
-        self,
-        session: Session,
-        drafter: Drafter,
-        slots: Slots,
-        policy: DraftPolicy | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        self, session: Session, drafter: Drafter, slots: Slots, policy: DraftPolicy | None, clock: Callable[[], float]
     ) -> None:
         self.stats = Stats()
         """Counts and times of all sequences. A pass's time is shared out between them by their rows."""
