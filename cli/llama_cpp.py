@@ -51,7 +51,7 @@ IGNORED = table(f"""
 --spec-draft-backend-sampling --no-spec-draft-backend-sampling: devices pick drafts where that changes nothing
 --mmproj-auto --no-mmproj --no-mmproj-auto: a projector is loaded where --mmproj names one
 --cache-idle-slots --no-cache-idle-slots: --cache-ram keeps the prompts of idle slots
---log-jsonl --no-log-jsonl: only serve has a log
+--log-jsonl --no-log-jsonl --log-file=: only serve has a log
 --log-disable: --quiet leaves out all but warnings and errors
 --log-prefix --no-log-prefix --log-timestamps --no-log-timestamps: a line of the log begins with its time and level
 -no-ag --no-agent --no-ui-mcp-proxy --no-webui-mcp-proxy: a server runs no tools
@@ -59,14 +59,12 @@ IGNORED = table(f"""
 --prefill-assistant: an assistant's last message is continued
 --no-skip-chat-parsing: answers are always parsed
 -ndio --no-direct-io: it is off unless --load-mode dio is given
--cmoed --spec-draft-cpu-moe --cpu-moe-draft: {_DRAFT_PLACE}
 -dt= --defrag-thold=: the cache has no gaps that matter
 -ctxcp= --ctx-checkpoints= --swa-checkpoints= -cms= --checkpoint-min-step=: states are kept as drafts need them
 -sps= --slot-prompt-similarity=: a prompt goes to the slot that holds most of it
 --cache-reuse=: what a slot holds is used again from its beginning
 --threads-http=: one thread serves all connections
 --sleep-idle-seconds=: a server keeps its model
---log-file=: only serve has a log
 --log-colors=: the log has no colours
 -lv= --verbosity= --log-verbosity=: --verbose shows llama.cpp's log
 --mtmd-batch-max-tokens=: images are computed one by one
@@ -82,7 +80,7 @@ IGNORED = table(f"""
 --spec-draft-prio*= --spec-draft-poll*=: {_DRAFT_THREADS}
 --spec-draft-type-?= -ctkd= -ctvd= --cache-type-?-draft=: heads use the model's cache
 -ngld= --spec-draft-ngl= --*gpu-layers-draft= -devd= --spec-draft-device= --device-draft=: {_DRAFT_PLACE}
--otd= --spec-draft-override-tensor= --override-tensor-draft=: {_DRAFT_PLACE}
+-cmoed --spec-draft-cpu-moe --cpu-moe-draft -otd= --spec-draft-override-tensor= --override-tensor-draft=: {_DRAFT_PLACE}
 -ncmoed= --spec-draft-n-cpu-moe= --spec-draft-ncmoe= --n-cpu-moe-draft=: {_DRAFT_PLACE}
 """)
 """Flags that change nothing here, and why; those with a value end with =."""
@@ -185,11 +183,9 @@ def translated(
         values = [left.pop(0) for _ in range(0 if equals else min(n, len(left)))]
         if why:
             say(f"{name} changes nothing here: {why}")
-        elif name in MEANS:
-            *words, last = MEANS[name].split()
-            result += [*words, last + equals + value]
         else:
-            result += [name + equals + value, *values]
+            *words, last = MEANS[name].split() if name in MEANS else [name]
+            result += [*words, last + equals + value, *values]
     return result
 
 
