@@ -6,7 +6,7 @@ Owns prompt_toolkit. Knows lines; nothing about what they mean.
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,9 +51,8 @@ class PipeReader:
             if text := "\n".join(lines).strip():
                 return text
 
-    def without_echo(self) -> AbstractContextManager[None]:
-        """Does nothing: there is no terminal."""
-        return nullcontext()
+    without_echo = nullcontext
+    """Does nothing: there is no terminal."""
 
     def _line(self) -> str:
         line = self._stream.readline()
