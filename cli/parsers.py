@@ -153,7 +153,7 @@ def overrides(text: str) -> list[tuple[str, str]]:
 def metadata(text: str) -> list[tuple[str, Any]]:
     """Keys of a GGUF's metadata, and values."""
     found = []
-    for item in _items(text):
+    for item in items(text):
         key, _, typed = item.partition("=")
         kind, _, value = typed.partition(":")
         try:
@@ -169,29 +169,24 @@ _TYPES: dict[str, Parser] = {
 }
 
 
-def files(text: str) -> list[tuple[str, float]]:
-    """Files, each with a scale of 1."""
-    return [(file, 1.0) for file in _items(text)]
-
-
 def scaled_files(text: str) -> list[tuple[str, float]]:
     what = f"FILE:SCALE,... with scales from -{ADAPTER_SCALE_MAX:g} to {ADAPTER_SCALE_MAX:g}"
     try:
-        found = [(file, float(scale)) for file, scale in map(pair(":", what), _items(text))]
+        found = [(file, float(scale)) for file, scale in map(pair(":", what), items(text))]
     except ValueError:
         found = [("", math.nan)]
     _require(all(abs(scale) <= ADAPTER_SCALE_MAX for _, scale in found), what, text)
     return found
 
 
-def _items(text: str) -> list[str]:
+def items(text: str) -> list[str]:
     """The items between commas; a name that has a comma is put in quotes."""
     try:
-        items = next(csv.reader([text]), [])
+        found = next(csv.reader([text]), [])
     except csv.Error:  # a line break outside of quotes
-        items = []
-    _require(items and all(items), "items between commas; quote one that has a comma or a line break", text)
-    return items
+        found = []
+    _require(found and all(found), "items between commas; quote one that has a comma or a line break", text)
+    return found
 
 
 def each(occurrences: Iterable[Iterable[Any]]) -> list[Any]:

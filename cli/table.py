@@ -84,7 +84,7 @@ TABLE: dict[str, list[Flag]] = {
                  "CPU threads.  [default: one per physical core]", on=f"{_GENERATING} rpc-server"),
     ],
     "Adapters": [
-        _load("lora", "--lora FILE,...", parsers.files, "LoRA adapters, for trunk and MTP heads.", many=True),
+        _load("lora", "--lora FILE,...", parsers.items, "LoRA adapters, for trunk and MTP heads.", many=True),
         _load("lora_scaled", "--lora-scaled FILE:SCALE,...", parsers.scaled_files,
               "LoRA adapters with scales other than 1; numbered after those of --lora.", many=True),
         _serve("lora_init_without_apply", "--lora-init-without-apply",
