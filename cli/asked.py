@@ -92,7 +92,7 @@ def asked_of(flags: Values, **others: Any) -> Callable[[Mapping[str, object]], "
         "json_schema": text_of(flags.json_schema, flags.json_schema_file, "json_schema"),
         "stop": tuple(map(unescaped, flags.stop)),
         "thinking_tags": flags.thinking_tags and tuple(map(parsers.text, flags.thinking_tags)),
-        "forced": _forced(flags) if hasattr(flags, "spec_synth_len") else None,
+        "forced": _forced(flags) if hasattr(flags, "rates") else None,
         **others,
     }
 
@@ -106,17 +106,13 @@ def asked_of(flags: Values, **others: Any) -> Callable[[Mapping[str, object]], "
 
 def _forced(flags: Values) -> Forced | None:
     """What --spec-synth-rates or --spec-synth-len force, for benchmarks; None: nothing. Raises InvalidParameter."""
-    rates, length = flags.spec_synth_rates, flags.spec_synth_len
-    require(rates is None or length is None, "spec_synth_len", "given without --spec-synth-rates")
+    rates, length = flags.rates, flags.length
+    require(rates is None or length is None, "length", "given without --spec-synth-rates")
     n_draft = longest_draft(DraftParams(draft=flags.draft, draft_max=flags.draft_max))
     if n_draft == 0 or (rates is None and length is None):
         return None
     random = Random(max(flags.seed or 0, 0)).random
-    try:
-        return Forced(rates[:n_draft], random) if rates else Forced.of_length(length, n_draft, random)
-    except InvalidParameter as error:
-        name = "spec_synth_rates" if rates else "spec_synth_len"
-        raise InvalidParameter(name, error.allowed, value=error.value) from None
+    return Forced(rates[:n_draft], random) if rates else Forced.of_length(length, n_draft, random)
 
 
 def parameter_of_flag() -> dict[str, str]:

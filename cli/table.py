@@ -322,9 +322,9 @@ TABLE: dict[str, list[Flag]] = {
         _flag("accept", f"--accept {'|'.join(ACCEPT)}", str,
               "Acceptance method; none of them changes the distribution of the output.", default="auto"),
         _several("accept", "--accept METHOD", OneOf(ACCEPT), f"Acceptance method: {', '.join(ACCEPT)}.", "auto"),
-        _flag("spec_synth_rates", "--spec-synth-rates P,P,...", numbers(0, 1, "between 0 and 1"), on="run serve",
+        _flag("rates", "--spec-synth-rates P,P,...", numbers(0, 1, "between 0 and 1"), on="run serve",
               help="For benchmarks: accept drafts at random, at these rates by position. The output is not valid."),
-        _flag("spec_synth_len", "--spec-synth-len L", kind=float | None, on="run serve",
+        _flag("length", "--spec-synth-len L", kind=float | None, on="run serve",
               help="Same, at rates that give a mean acceptance length of L."),
     ],
     "Sampling": [

@@ -16,7 +16,7 @@ RUN = ["run", "--ignore-eos", "-n", "24", "-c", "128", "--draft-max", "2", "hi"]
 
 
 def forced(rates: list[float] | None, length: float | None, n_draft: int = 3, seed: int | None = None) -> Forced | None:
-    flags = {"spec_synth_rates": rates, "spec_synth_len": length, "draft": "auto", "draft_max": n_draft}
+    flags = {"rates": rates, "length": length, "draft": "auto", "draft_max": n_draft}
     return _forced(SimpleNamespace(**flags, seed=seed))
 
 
@@ -36,9 +36,9 @@ def test_the_dice_are_those_of_the_seed() -> None:
 @pytest.mark.parametrize(
     ("rates", "length", "message"),
     [
-        ([0.1, 0.5], None, "spec_synth_rates must be between 0 and 1 and never increase"),
-        (None, 4.5, "spec_synth_len must be between 1 and 4"),
-        ([0.1], 2.0, "spec_synth_len must be given without --spec-synth-rates"),
+        ([0.1, 0.5], None, "rates must be between 0 and 1 and never increase"),
+        (None, 4.5, "length must be between 1 and 4"),
+        ([0.1], 2.0, "length must be given without --spec-synth-rates"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(rates: list[float] | None, length: float | None, message: str) -> None:
