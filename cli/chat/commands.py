@@ -73,7 +73,9 @@ def _clear(chat: Chat, _: str) -> None:
 def _regenerate(chat: Chat, _: str) -> Start:
     if not chat.conversation.messages:
         raise PymtpError("there is no answer to regenerate yet")
-    return chat.regenerated()
+    # a fixed seed would give the same answer
+    params = replace(chat.params, sampling=replace(chat.params.sampling, seed=None))
+    return lambda show: chat.conversation.regenerate(params, on_prompt=show)
 
 
 def _undo(chat: Chat, _: str) -> None:

@@ -38,11 +38,6 @@ class Chat:
         self.attached, self.images = [], []
         return lambda show: self.conversation.ask(message, self.params, images=images, on_prompt=show)
 
-    def regenerated(self) -> Start:
-        """Another answer to the last message, with a random seed: a fixed one would give the same answer."""
-        params = replace(self.params, sampling=replace(self.params.sampling, seed=None))
-        return lambda show: self.conversation.regenerate(params, on_prompt=show)
-
 
 def names(params: Any) -> list[str]:
     """The parameters that can be set."""
