@@ -102,7 +102,6 @@ class PymtpCommand(_Helps, TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         parse_without_schemas(self.get_params(ctx))
         known = _flags(self)
-        args = _color_flag(args)
         if _name(ctx) in OF_LLAMA_CPP:
             read = {name for param in self.params for name in param.envvar or ()}
             args = [*from_variables(os.environ, read, known, print_note), *args]
@@ -163,15 +162,6 @@ class PymtpGroup(_Helps, TyperGroup):
             except Exception as error:
                 code = _report(error)
         sys.exit(code if isinstance(code, int) else 0)
-
-
-def _color_flag(args: list[str]) -> list[str]:
-    """`args` with llama.cpp's `--color on`, `off` or `auto` as a flag, or without it."""
-    args = list(args)
-    for i in reversed(range(len(args) - 1)):
-        if args[i] in ("-co", "--color") and args[i + 1] in ("on", "off", "auto"):
-            args[i : i + 2] = [] if args[i + 1] == "off" else ["--color"]
-    return args
 
 
 def _name(ctx: Any) -> str:

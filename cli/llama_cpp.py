@@ -36,6 +36,8 @@ MEANS = table("""
 """)
 """Flags, and the flags that do the same here."""
 
+_COLOR = {"on": ["--color"], "auto": ["--color"], "off": []}
+"""What a word after --color means; pymtp's has none."""
 _DRAFT_THREADS = "the model's threads compute drafts"
 _DRAFT_PLACE = "heads are where the model's layers are"
 IGNORED = table(f"""
@@ -178,6 +180,9 @@ def translated(
         name, equals, value = argument.partition("=")
         if name.startswith("--"):
             name = name.replace("_", "-")  # llama.cpp takes both
+        if name in ("-co", "--color") and left and left[0] in _COLOR:
+            result += _COLOR[left.pop(0)]
+            continue
         nothing = None if name in known else ignored(name)
         why, n = nothing or ("", n_values.get(name, 0))
         values = [left.pop(0) for _ in range(0 if equals else min(n, len(left)))]

@@ -30,6 +30,8 @@ needs_arguments = pytest.mark.skipif(not docs.SOURCE.exists(), reason="llama.cpp
         ("-cb --threads-http 4 --cache-reuse=256 prompt", "prompt", 3),
         ("-m --mlock", "-m --mlock", 0),
         ("-- --mlock", "-- --mlock", 0),
+        ("--color on -co off --color auto hi -- --color on", "--color --color hi -- --color on", 0),
+        ("--color Hello -m --color", "--color Hello -m --color", 0),
         ("--threads-http", "", 1),
         ("--rope-scaling yarn", "--rope-scaling yarn", 0),
         ("--no-jinja --backend_sampling --draft_max 3", "--draft-max 3", 2),
