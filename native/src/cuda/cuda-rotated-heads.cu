@@ -38,7 +38,7 @@ struct heads_input {
     float           magnitude;
 };
 
-// (cos, sin) of the angle of a token's i-th pair, each times the magnitude. What comes as a power does not depend on tokens.
+// (cos, sin) of the angle of a token's i-th pair, each times the magnitude. power: what does not depend on tokens.
 static __device__ float2 heads_angle(const heads_input & in, int i, float power, int token) {
     const float extrapolated = in.positions[token] * power / (in.factors ? in.factors[i] : 1.0f);
     float       theta        = in.freq_scale * extrapolated;
@@ -93,24 +93,21 @@ static __global__ void rotated_heads(const heads_input in) {
     }
 }
 
-// The nodes of a part, which follow each other.
-struct heads_nodes {
+// A part, and what it is found in: nodes that follow each other.
+struct heads_found {
+    heads_part          part    = {};
     const ggml_tensor * x       = nullptr; // values of (head, token)
-    const ggml_tensor * norm    = nullptr; // nullptr: none, as of all below
-    const ggml_tensor * weights = nullptr;
-    const ggml_tensor * rope    = nullptr;
-    const ggml_tensor * store   = nullptr;
+    const ggml_tensor * rope    = nullptr; // nullptr: these are values
     const ggml_tensor * result  = nullptr;
     int                 n_nodes = 0;
 
-    bool overlap_with(const ggml_tensor * read) const {
-        const char * dst  = (const char *) result->data;
-        const char * data = (const char *) read->data;
-        return dst < data + ggml_nbytes(read) && data < dst + ggml_nbytes(result);
+    bool overwrites(const heads_found & other) const {
+        const char * dst         = (const char *) result->data;
+        const char * read        = (const char *) other.x->data;
+        // a head's values are read before they are written
+        const bool   is_in_place = this == &other && dst == read && !part.is_half && ggml_is_contiguous(x);
+        return !is_in_place && dst < read + ggml_nbytes(other.x) && read < dst + ggml_nbytes(result);
     }
-
-    // a head's values are read before they are written
-    bool is_in_place() const { return x->data == result->data && !store && ggml_is_contiguous(x); }
 };
 
 static bool heads_can_store(const ggml_tensor * store, int64_t n_tokens) {
@@ -121,73 +118,70 @@ static bool heads_can_store(const ggml_tensor * store, int64_t n_tokens) {
            ggml_is_contiguous(places);
 }
 
-static bool heads_can_rotate(const ggml_tensor * rope) {
+// before: what is rotated by the same angles, or nullptr
+static bool heads_can_rotate(const ggml_tensor * rope, const ggml_tensor * before) {
     const int32_t * params    = rope->op_params;
     const int       n_rotated = params[1];
     const int       mode      = params[2];
     const int       offset    = params[15];
-    return ggml_is_contiguous(rope) && rope->ne[0] % (2 * WARP_SIZE) == 0 && rope->ne[0] <= 1024 &&
-           rope->ne[2] <= UINT16_MAX && rope->ne[3] == 1 && n_rotated % 2 == 0 && offset == 0 &&
-           (mode == GGML_ROPE_TYPE_NORMAL || mode == GGML_ROPE_TYPE_NEOX);
+    return rope->op == GGML_OP_ROPE && ggml_is_contiguous(rope) && rope->ne[0] % (2 * WARP_SIZE) == 0 &&
+           rope->ne[0] <= 1024 && rope->ne[2] <= UINT16_MAX && rope->ne[3] == 1 && n_rotated % 2 == 0 && offset == 0 &&
+           (mode == GGML_ROPE_TYPE_NORMAL || mode == GGML_ROPE_TYPE_NEOX) &&
+           (!before ||
+            (rope->src[1] == before->src[1] && rope->src[2] == before->src[2] && rope->ne[0] == before->ne[0] &&
+             rope->ne[2] == before->ne[2] && std::memcmp(params, before->op_params, sizeof(rope->op_params)) == 0));
 }
 
-// The part that begins with node i, if it is one. rope: of the parts before it, or nullptr.
-static bool heads_find(const ggml_cgraph * cgraph, int i, const ggml_tensor * rope, heads_nodes & res) {
-    const auto nodes = cgraph->nodes + i;
-    if (rope && heads_can_store(nodes[0], rope->ne[2]) && nodes[0]->src[0]->ne[0] % rope->ne[0] == 0) { // values
-        res.store   = nodes[0];
-        res.x       = res.store->src[0];
+// Finds the part that begins with node i. before: a part's rotation, or nullptr
+static bool heads_find(const ggml_cgraph * cgraph, int i, const ggml_tensor * before, heads_found & res) {
+    const auto          nodes   = cgraph->nodes + i;
+    const ggml_tensor * store   = nullptr;
+    const ggml_tensor * weights = nullptr;
+    if (before && heads_can_store(nodes[0], before->ne[2]) && nodes[0]->src[0]->ne[0] % before->ne[0] == 0) {
+        store       = nodes[0];
+        res.x       = store->src[0];
         res.n_nodes = 1;
     } else {
-        if (ggml_can_fuse(cgraph, i, { GGML_OP_RMS_NORM, GGML_OP_MUL, GGML_OP_ROPE })) {
-            res.norm    = nodes[0];
-            res.weights = nodes[1]->src[nodes[1]->src[0] == res.norm ? 1 : 0];
-            res.n_nodes = 2;
-        }
-        res.rope = nodes[res.n_nodes++];
-        if (res.rope->op != GGML_OP_ROPE || (res.norm && res.rope->src[0] != nodes[1]) || !heads_can_rotate(res.rope) ||
-            (rope && (rope->src[1] != res.rope->src[1] || rope->src[2] != res.rope->src[2] ||
-                      rope->ne[0] != res.rope->ne[0] || rope->ne[2] != res.rope->ne[2] ||
-                      std::memcmp(rope->op_params, res.rope->op_params, sizeof(rope->op_params)) != 0))) {
+        const bool is_normalized = ggml_can_fuse(cgraph, i, { GGML_OP_RMS_NORM, GGML_OP_MUL, GGML_OP_ROPE });
+        const int  at            = i + (is_normalized ? 2 : 0);
+        res.rope                 = cgraph->nodes[at];
+        res.x                    = is_normalized ? nodes[0]->src[0] : res.rope->src[0];
+        res.n_nodes              = at + 1 - i;
+        if (!heads_can_rotate(res.rope, before) || (is_normalized && res.rope->src[0] != nodes[1])) {
             return false;
         }
-        res.x        = (res.norm ? res.norm : res.rope)->src[0];
-        const int at = i + res.n_nodes - 1;
+        if (is_normalized) {
+            weights      = nodes[1]->src[nodes[1]->src[0] == nodes[0] ? 1 : 0];
+            res.part.eps = ggml_get_op_params_f32(nodes[0], 0);
+        }
         if (ggml_can_fuse_subgraph(cgraph, at, { GGML_OP_ROPE, GGML_OP_VIEW, GGML_OP_SET_ROWS }, { at + 2 }) &&
             ggml_check_edges(cgraph, at, { { 1, 0, 0 }, { 2, 0, 1 } }) &&
             cgraph->nodes[at + 1]->ne[0] == res.rope->ne[0] * res.rope->ne[1] &&
             ggml_is_contiguous(cgraph->nodes[at + 1]) && heads_can_store(cgraph->nodes[at + 2], res.rope->ne[2])) {
-            res.store = cgraph->nodes[at + 2];
+            store = cgraph->nodes[at + 2];
             res.n_nodes += 2;
         }
     }
-    res.result = res.store ? res.store : res.rope;
+    const int64_t n_values = (before ? before : res.rope)->ne[0];
+    res.result             = store ? store : res.rope;
+    res.part.x             = (const float *) res.x->data;
+    res.part.stride        = res.rope ? res.x->nb[1] / sizeof(float) : n_values;
+    res.part.token_stride  = res.x->nb[res.rope ? 2 : 1] / sizeof(float);
+    res.part.n_heads       = (int) (res.rope ? res.x->ne[1] : res.x->ne[0] / n_values);
+    res.part.weights       = weights ? (const float *) weights->data : nullptr;
+    res.part.is_rotated    = res.rope;
+    res.part.is_half       = store;
+    res.part.dst           = res.result->data;
+    res.part.dst_stride    = store ? store->nb[1] / sizeof(half) : res.rope->nb[2] / sizeof(float);
+    res.part.places        = store ? (const int64_t *) store->src[1]->data : nullptr;
     return (res.result->flags & GGML_TENSOR_FLAG_COMPUTE) && res.x->type == GGML_TYPE_F32 &&
            res.x->nb[0] == sizeof(float) &&
-           (!res.weights || (res.weights->type == GGML_TYPE_F32 && ggml_nelements(res.weights) == res.x->ne[0] &&
-                             ggml_is_contiguous(res.weights)));
+           (!weights ||
+            (weights->type == GGML_TYPE_F32 && ggml_nelements(weights) == n_values && ggml_is_contiguous(weights)));
 }
 
-static heads_part heads_describe(const heads_nodes & nodes, int64_t n_values) {
-    heads_part part   = {};
-    const bool rotate = nodes.rope;
-    part.x            = (const float *) nodes.x->data;
-    part.stride       = rotate ? nodes.x->nb[1] / sizeof(float) : n_values;
-    part.token_stride = nodes.x->nb[rotate ? 2 : 1] / sizeof(float);
-    part.n_heads      = (int) (rotate ? nodes.x->ne[1] : nodes.x->ne[0] / n_values);
-    part.weights      = nodes.weights ? (const float *) nodes.weights->data : nullptr;
-    part.eps          = nodes.norm ? ggml_get_op_params_f32(nodes.norm, 0) : 0.0f;
-    part.is_rotated   = rotate;
-    part.is_half      = nodes.store;
-    part.dst          = nodes.result->data;
-    part.dst_stride   = nodes.store ? nodes.store->nb[1] / sizeof(half) : nodes.rope->nb[2] / sizeof(float);
-    part.places       = nodes.store ? (const int64_t *) nodes.store->src[1]->data : nullptr;
-    return part;
-}
-
-static heads_input heads_describe_rotation(const ggml_tensor * rope) {
-    heads_input in = {};
-    const auto  f  = [&](int i) {
+static void heads_set_rotation(heads_input & in, const ggml_tensor * rope) {
+    const auto f = [&](int i) {
         return ggml_get_op_params_f32(rope, i);
     };
     const float base          = f(5);
@@ -202,39 +196,35 @@ static heads_input heads_describe_rotation(const ggml_tensor * rope) {
     in.ext_factor             = f(7);
     in.magnitude              = f(8) * (in.ext_factor != 0.0f ? 1.0f + 0.1f * logf(1.0f / in.freq_scale) : 1.0f);
     ggml_rope_yarn_corr_dims(in.n_rotated, n_ctx_trained, base, f(9), f(10), in.corr_dims);
-    return in;
 }
 
 int mtp_cuda_rotated_heads(ggml_backend_cuda_context & ctx, const ggml_cgraph * cgraph, int i) {
-    std::vector<heads_nodes> parts;
-    int                      end = i;
-    for (int at = i; parts.size() < N_PARTS && at < cgraph->n_nodes && ctx.curr_stream_no == 0; ++at) {
+    std::vector<heads_found> found;
+    heads_input              in      = {};
+    int                      end     = i;
+    int                      n_heads = 0;
+    for (int at = i; in.n_parts < N_PARTS && at < cgraph->n_nodes && ctx.curr_stream_no == 0; ++at) {
         const auto op = cgraph->nodes[at]->op;
         if (at > i && (op == GGML_OP_RESHAPE || op == GGML_OP_VIEW)) {
             continue;
         }
-        heads_nodes part;
-        if (!heads_find(cgraph, at, parts.empty() ? nullptr : parts[0].rope, part) ||
-            (part.overlap_with(part.x) && !part.is_in_place()) ||
-            std::any_of(parts.begin(), parts.end(), [&](const heads_nodes & other) {
-                return part.overlap_with(other.x) || other.overlap_with(part.x);
-            })) {
+        heads_found part;
+        if (!heads_find(cgraph, at, found.empty() ? nullptr : found[0].rope, part) || part.overwrites(part) ||
+            std::any_of(found.begin(), found.end(),
+                        [&](const heads_found & other) { return part.overwrites(other) || other.overwrites(part); })) {
             break;
         }
-        parts.push_back(part);
+        found.push_back(part);
+        in.parts[in.n_parts++] = part.part;
+        n_heads += part.part.n_heads;
         at += part.n_nodes - 1;
         end = at + 1;
     }
     if (end - i < 2) { // as llama.cpp does it
         return 0;
     }
-    const ggml_tensor * rope    = parts[0].rope;
-    heads_input         in      = heads_describe_rotation(rope);
-    int                 n_heads = 0;
-    for (const heads_nodes & part : parts) {
-        in.parts[in.n_parts] = heads_describe(part, rope->ne[0]);
-        n_heads += in.parts[in.n_parts++].n_heads;
-    }
+    const ggml_tensor * rope = found[0].rope;
+    heads_set_rotation(in, rope);
     const dim3 grid(n_heads, rope->ne[2]);
     ggml_cuda_kernel_launch(rotated_heads,
                             ggml_cuda_kernel_launch_params(grid, in.n_values / 2, (size_t) 0, ctx.stream()), in);
