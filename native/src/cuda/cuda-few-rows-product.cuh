@@ -50,6 +50,47 @@ template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_place_si
     return ((size + skipped + 15) / 16 | 1) * 16;
 }
 
+// How threads fetch 256 values of each of so many matrix rows, in pieces of FEW_ROWS_COPY bytes. Neighbours take pieces that
+// follow each other, so that few lines of memory are asked for at a time. PER_ROW: threads of a row, where registers are
+// scarce, or rows begin anywhere; 0: a row's pieces are those of as many threads.
+template <class T>
+static constexpr bool few_rows_is_aligned = few_rows_step_size<T>() % FEW_ROWS_COPY == 0 && !few_rows_in_parts<T>;
+
+template <class T, int N_THREADS, int N_ROWS, int PER_ROW = few_rows_is_aligned<T> ? 0 : 8> struct few_rows_pieces {
+    static constexpr int N_OF_ROW = few_rows_place_size<T>() / FEW_ROWS_COPY;
+    static constexpr int N_TURNS  = PER_ROW > 0 ? (N_OF_ROW + PER_ROW - 1) / PER_ROW : 1;          // that a row takes
+    static constexpr int N_COPIES = PER_ROW > 0 ? N_ROWS * PER_ROW / N_THREADS * N_TURNS :
+                                                  (N_ROWS * N_OF_ROW + N_THREADS - 1) / N_THREADS; // of a thread
+
+    static FEW_ROWS_FUNCTION int row(int thread, int i) {
+        if constexpr (PER_ROW > 0) {
+            return thread / PER_ROW + i / N_TURNS * (N_THREADS / PER_ROW);
+        }
+        return (thread + i * N_THREADS) / N_OF_ROW;
+    }
+
+    // where a piece begins in its row
+    static FEW_ROWS_FUNCTION int at(int thread, int i) {
+        if constexpr (PER_ROW > 0) {
+            return (thread % PER_ROW + i % N_TURNS * PER_ROW) * FEW_ROWS_COPY;
+        }
+        return (thread + i * N_THREADS) % N_OF_ROW * FEW_ROWS_COPY;
+    }
+
+    // skipped: bytes before the row, from an address on that may be copied from
+    static FEW_ROWS_FUNCTION bool is_there(int thread, int i, int skipped) {
+        if constexpr (PER_ROW > 0) {
+            return (i % N_TURNS + 1) * PER_ROW * FEW_ROWS_COPY <= few_rows_step_size<T>() ||
+                   at(thread, i) < skipped + few_rows_step_size<T>();
+        }
+        return (i + 1) * N_THREADS <= N_ROWS * N_OF_ROW || thread + i * N_THREADS < N_ROWS * N_OF_ROW;
+    }
+
+    static FEW_ROWS_FUNCTION int skipped(const char * row) {
+        return few_rows_is_aligned<T> ? 0 : (int) ((uintptr_t) row % FEW_ROWS_COPY);
+    }
+};
+
 // thread blocks of a multiprocessor for which there are registers, if they have n columns
 static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_resident(int n) {
     return n == 1 ? 4 : n == 2 ? 3 : n <= 4 ? 2 : 1;
@@ -88,7 +129,7 @@ struct few_rows_product {
 
     bool is_beside; // it runs beside the product before it, which has the same activations: see few_rows_wait()
 
-    int n_parts; // of a matrix row: 64 values each
+    int n_parts;    // of a matrix row: 64 values each
     int n_block_rows;
     int n_warps;
     int column_size;

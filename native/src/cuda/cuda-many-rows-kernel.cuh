@@ -33,34 +33,28 @@ static FEW_ROWS_FUNCTION void many_rows_convert(int word, __half2 scale, __half2
     second                = many_rows_bits(T::HAS_MIN ? __hfma2(b, scale, min) : __hmul2(b, scale));
 }
 
-// whether all steps begin where whole words are copied from
-template <class T>
-static constexpr bool many_rows_is_aligned = few_rows_step_size<T>() % FEW_ROWS_COPY == 0 && !few_rows_in_parts<T>;
-
-template <class T> static FEW_ROWS_FUNCTION int many_rows_skipped(const char * row) {
-    return many_rows_is_aligned<T> ? 0 : (int) ((uintptr_t) row % FEW_ROWS_COPY);
-}
+// of a warp's rows
+template <class T, int NT>
+using many_rows_pieces =
+    std::conditional_t<NT == MANY_ROWS_HOPPER_TILES && many_rows_most_warps<T, NT>() == MANY_ROWS_WARPS,
+                       few_rows_pieces<T, FEW_ROWS_LANES, MANY_ROWS_ROWS, 4>,
+                       few_rows_pieces<T, FEW_ROWS_LANES, MANY_ROWS_ROWS>>;
 
 // a warp's rows of a step
-template <class T, bool GATE, bool EXPERTS>
+template <class T, int NT, bool GATE, bool EXPERTS>
 static FEW_ROWS_FUNCTION void many_rows_fetch_weights(const few_rows_product &            p,
                                                       const many_rows_position<EXPERTS> & at, char * slot, int warp,
                                                       int lane) {
-    constexpr int  row_size   = few_rows_step_size<T>();
-    constexpr int  place_size = few_rows_place_size<T>();
-    constexpr bool is_aligned = many_rows_is_aligned<T>;
+    using pieces = many_rows_pieces<T, NT>;
     FEW_ROWS_UNROLL
-    for (int i = 0; i < MANY_ROWS_ROWS; i += 8) { // four lanes fetch a row
-        const char * row     = at.template row<GATE>(p, warp, i + lane / 4) + at.step * row_size;
-        const int    skipped = many_rows_skipped<T>(row);
-        char *       to      = slot + (i + lane / 4) * place_size + lane % 4 * FEW_ROWS_COPY;
-        row += lane % 4 * FEW_ROWS_COPY - skipped;
-        FEW_ROWS_UNROLL
-        for (int part = 0; part < place_size; part += 4 * FEW_ROWS_COPY) {
-            if ((is_aligned && part + 4 * FEW_ROWS_COPY <= row_size) ||
-                part + lane % 4 * FEW_ROWS_COPY < skipped + row_size) {
-                __pipeline_memcpy_async(to + part, row + part, FEW_ROWS_COPY);
-            }
+    for (int i = 0; i < pieces::N_COPIES; ++i) {
+        const int    row     = pieces::row(lane, i);
+        const int    piece   = pieces::at(lane, i);
+        const char * source  = at.template row<GATE>(p, warp, row) + at.step * few_rows_step_size<T>();
+        const int    skipped = pieces::skipped(source);
+        if (pieces::is_there(lane, i, skipped)) {
+            __pipeline_memcpy_async(slot + row * few_rows_place_size<T>() + piece, source + piece - skipped,
+                                    FEW_ROWS_COPY);
         }
     }
 }
@@ -192,7 +186,7 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
     {
         many_rows_position<EXPERTS> ahead = next;
         for (int i = 0; i < min(p.n_slots - 1, end - begin); ++i) { // weights do not depend on what is being computed
-            many_rows_fetch_weights<T, GATE, EXPERTS>(p, ahead, weights_of(i), warp, lane);
+            many_rows_fetch_weights<T, NT, GATE, EXPERTS>(p, ahead, weights_of(i), warp, lane);
             ahead.advance(p, n_steps, n_y);
         }
     }
@@ -219,7 +213,7 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
         const auto fetch = [&] {
             if (at + p.n_slots - 1 < end) {
                 many_rows_fetch_columns<NT, EXPERTS>(p, next, shared + free_slot * slot_size);
-                many_rows_fetch_weights<T, GATE, EXPERTS>(p, next, weights_of(free_slot), warp, lane);
+                many_rows_fetch_weights<T, NT, GATE, EXPERTS>(p, next, weights_of(free_slot), warp, lane);
                 next.advance(p, n_steps, n_y);
             }
             __pipeline_commit();
@@ -230,10 +224,8 @@ static FEW_ROWS_KERNEL void many_rows_kernel(const few_rows_product p) {
         for (int r = 0; r < 2; ++r) {
             const int row = r * 8 + lane / 4;
             rows[r]       = weights_of(slot) + row * place_size;
-            if (!many_rows_is_aligned<T>) {
-                rows[r] +=
-                    many_rows_skipped<T>(now.template row<GATE>(p, warp, row) + now.step * few_rows_step_size<T>());
-            }
+            rows[r] += many_rows_pieces<T, NT>::skipped(now.template row<GATE>(p, warp, row) +
+                                                        now.step * few_rows_step_size<T>());
         }
         const bool is_there = !few_rows_in_parts<T> || now.step * FEW_ROWS_QUARTERS + lane % 4 < p.n_parts;
         many_rows_multiply<T, NT>(rows, is_there, shared + slot * slot_size, lane, sums, fetch);

@@ -134,47 +134,50 @@ template <class T> static FEW_ROWS_FUNCTION void more_rows_scales(const char * r
 // A team's way along its matrix rows: 256 values at a time, of one chunk after the other that it has, with the activations
 // that they are multiplied with. A slot has both.
 template <class T, int NT> struct more_rows_stream {
-    static constexpr int  ROW_SIZE   = few_rows_step_size<T>();
-    static constexpr int  PLACE      = few_rows_place_size<T>();
-    static constexpr int  Y_BEGIN    = MORE_ROWS_ROWS * PLACE; // in a slot
-    static constexpr int  Y_SIZE     = 8 * NT * MORE_ROWS_Y_SIZE;
-    static constexpr int  SLOT_SIZE  = more_rows_step_size<T, NT>();
-    static constexpr int  IN_FLIGHT  = more_rows_in_flight<T, NT>();
-    static constexpr int  RING_SIZE  = IN_FLIGHT * SLOT_SIZE;
-    static constexpr int  N_THREADS  = MORE_ROWS_TEAM * FEW_ROWS_LANES;
-    static constexpr int  PER_ROW    = N_THREADS / MORE_ROWS_ROWS; // lanes that fetch a row
-    static constexpr bool IS_ALIGNED = ROW_SIZE % FEW_ROWS_COPY == 0 && !few_rows_in_parts<T>;
+    static constexpr int ROW_SIZE  = few_rows_step_size<T>();
+    static constexpr int PLACE     = few_rows_place_size<T>();
+    static constexpr int Y_BEGIN   = MORE_ROWS_ROWS * PLACE; // in a slot
+    static constexpr int Y_SIZE    = 8 * NT * MORE_ROWS_Y_SIZE;
+    static constexpr int SLOT_SIZE = more_rows_step_size<T, NT>();
+    static constexpr int IN_FLIGHT = more_rows_in_flight<T, NT>();
+    static constexpr int RING_SIZE = IN_FLIGHT * SLOT_SIZE;
+    static constexpr int N_THREADS = MORE_ROWS_TEAM * FEW_ROWS_LANES;
+    using pieces                   = few_rows_pieces<T, N_THREADS, MORE_ROWS_ROWS>;
 
-    const char * weights;   // the part of a row that this lane fetches
+    const char * weights[pieces::N_COPIES]; // a lane's pieces
+    int          to[pieces::N_COPIES];      // where it leaves them in a slot
     const char * columns;
-    int          to;        // where it leaves that in a slot
     int          n_blocks;  // a row's last one may be a part of 256 values: what follows it is there, too
     int          n_skipped; // between chunks
     int          next;      // to fetch
 
-    static FEW_ROWS_FUNCTION int before(int address) { return IS_ALIGNED ? 0 : address % FEW_ROWS_COPY; }
+    static FEW_ROWS_FUNCTION int before(int address) { return few_rows_is_aligned<T> ? 0 : address % FEW_ROWS_COPY; }
 
-    FEW_ROWS_FUNCTION more_rows_stream(const few_rows_product & p, const char * row, int in_team, int team,
-                                       int n_teams) :
-        weights(row + in_team % PER_ROW * FEW_ROWS_COPY),
-        columns(p.columns + blockIdx.y * p.group_stride + in_team * FEW_ROWS_COPY),
-        to(in_team / PER_ROW * PLACE + in_team % PER_ROW * FEW_ROWS_COPY), n_blocks(few_rows_steps(p)),
-        n_skipped((n_teams - 1) * MORE_ROWS_CHUNK), next(team * MORE_ROWS_CHUNK) {}
+    // row_at: the address of a team's row
+    template <class RowAt>
+    FEW_ROWS_FUNCTION more_rows_stream(const few_rows_product & p, RowAt row_at, int in_team, int team, int n_teams) :
+        columns(p.columns + blockIdx.y * p.group_stride + in_team * FEW_ROWS_COPY), n_blocks(few_rows_steps(p)),
+        n_skipped((n_teams - 1) * MORE_ROWS_CHUNK), next(team * MORE_ROWS_CHUNK) {
+        FEW_ROWS_UNROLL
+        for (int i = 0; i < pieces::N_COPIES; ++i) {
+            weights[i] = row_at(pieces::row(in_team, i)) + pieces::at(in_team, i);
+            to[i]      = pieces::row(in_team, i) * PLACE + pieces::at(in_team, i);
+        }
+    }
 
     FEW_ROWS_FUNCTION int after(int block) const {
         return block + 1 + ((block + 1) % MORE_ROWS_CHUNK == 0 ? n_skipped : 0);
     }
 
     FEW_ROWS_FUNCTION void fetch_weights(char * slot) const {
-        const bool   is_there = next < n_blocks;
-        const char * source   = weights + (int64_t) next * ROW_SIZE;
-        const int    part     = threadIdx.x % PER_ROW * FEW_ROWS_COPY;
-        const int    skipped  = before((int) (uintptr_t) source & (FEW_ROWS_COPY - 1));
-        source -= skipped;
+        const bool    is_there = next < n_blocks;
+        const int64_t at       = (int64_t) next * ROW_SIZE;
         FEW_ROWS_UNROLL
-        for (int at = 0; at < PLACE; at += PER_ROW * FEW_ROWS_COPY) {
-            const bool is_whole = IS_ALIGNED && at + PER_ROW * FEW_ROWS_COPY <= ROW_SIZE;
-            more_rows_copy_if(is_there && (is_whole || at + part < skipped + ROW_SIZE), slot + to + at, source + at);
+        for (int i = 0; i < pieces::N_COPIES; ++i) {
+            const char * source  = weights[i] + at;
+            const int    skipped = pieces::skipped(source);
+            more_rows_copy_if(is_there && pieces::is_there(threadIdx.x % N_THREADS, i, skipped), slot + to[i],
+                              source - skipped);
         }
     }
 
@@ -321,14 +324,17 @@ static FEW_ROWS_KERNEL void more_rows_kernel(const few_rows_product p) {
         row_begins[i] = (int) ((uintptr_t) row_at(8 * i + lane / 4) % FEW_ROWS_COPY);
     }
 
-    stream_type stream(p, row_at(in_team / stream_type::PER_ROW), in_team, team, n_teams);
-    stream.fetch_weights(slots); // which do not depend on what is still being computed
+    stream_type stream(p, row_at, in_team, team, n_teams);
+    const int   first = stream.next;
+    FEW_ROWS_UNROLL
+    for (int i = 0; i < stream_type::IN_FLIGHT - 1; ++i) { // they do not depend on what is still being computed
+        stream.fetch_weights(slots + i * stream_type::SLOT_SIZE);
+        stream.next = stream.after(stream.next);
+    }
     few_rows_wait(p);
+    stream.next = first;
     FEW_ROWS_UNROLL
     for (int i = 0; i < stream_type::IN_FLIGHT - 1; ++i) {
-        if (i > 0) {
-            stream.fetch_weights(slots + i * stream_type::SLOT_SIZE);
-        }
         stream.fetch_columns(slots + i * stream_type::SLOT_SIZE);
         stream.next = stream.after(stream.next);
         __pipeline_commit();
