@@ -174,8 +174,8 @@ static bool heads_find(const ggml_cgraph * cgraph, int i, const ggml_tensor * be
     res.part.dst           = res.result->data;
     res.part.dst_stride    = store ? store->nb[1] / sizeof(half) : res.rope->nb[2] / sizeof(float);
     res.part.places        = store ? (const int64_t *) store->src[1]->data : nullptr;
-    return (res.result->flags & GGML_TENSOR_FLAG_COMPUTE) && res.x->type == GGML_TYPE_F32 &&
-           res.x->nb[0] == sizeof(float) &&
+    const int32_t wanted   = GGML_TENSOR_FLAG_COMPUTE | GGML_TENSOR_FLAG_SINGLE_ROWS;
+    return (res.result->flags & wanted) == wanted && res.x->type == GGML_TYPE_F32 && res.x->nb[0] == sizeof(float) &&
            (!weights ||
             (weights->type == GGML_TYPE_F32 && ggml_nelements(weights) == n_values && ggml_is_contiguous(weights)));
 }
