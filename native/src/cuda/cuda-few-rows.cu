@@ -420,33 +420,29 @@ int mtp_cuda_few_rows_together(ggml_backend_cuda_context & ctx, ggml_cgraph * cg
     if (ctx.curr_stream_no != 0 || !few_rows_stands_alone(cgraph, i)) {
         return 0;
     }
-    const ggml_tensor * node    = cgraph->nodes[i];
-    const ggml_tensor * rows    = node->src[1];
+    const ggml_tensor * node        = cgraph->nodes[i];
+    const ggml_tensor * rows        = node->src[1];
     // a kernel for many rows has memory that the next one takes, too
-    const bool          is_kept = rows->ne[1] <= MORE_ROWS_COLUMNS_MAX &&
-                                  more_rows_size(rows->ne[0], MORE_ROWS_COLUMNS_MAX) <= ctx.QUANTIZED_SIZE;
-    ggml_tensor *       results[FEW_ROWS_TOGETHER];
+    const bool          is_kept     = rows->ne[1] <= MORE_ROWS_COLUMNS_MAX &&
+                                      more_rows_size(rows->ne[0], MORE_ROWS_COLUMNS_MAX) <= ctx.QUANTIZED_SIZE;
     int                 end         = i;
-    int                 n           = few_rows_take(cgraph, end, results);
     const auto          goes_beside = [&]() {
         return is_kept && end < cgraph->n_nodes && few_rows_have_same(node, cgraph->nodes[end]) &&
                few_rows_stands_alone(cgraph, end);
     };
-    if (n == 1 && !goes_beside()) {
-        return 0;
-    }
-    ggml_cuda_mm_fusion_args_host fusion{};
-    const auto                    describe = [&]() {
+    do {
+        const bool    is_first = end == i;
+        ggml_tensor * results[FEW_ROWS_TOGETHER];
+        const int     n = few_rows_take(cgraph, end, results);
+        if (is_first && n == 1 && !goes_beside()) {
+            return 0;
+        }
+        ggml_cuda_mm_fusion_args_host fusion{};
         fusion.x_bias   = few_rows_node(results[0]).bias;
         fusion.others   = results + 1;
         fusion.n_others = n - 1;
-    };
-    describe();
-    ggml_cuda_mul_mat_vec_q(ctx, node->src[0], rows, nullptr, results[0], &fusion);
-    while (goes_beside()) {
-        n = few_rows_take(cgraph, end, results);
-        describe();
-        few_rows_run_beside(ctx, fusion, results[0]);
-    }
+        is_first ? ggml_cuda_mul_mat_vec_q(ctx, node->src[0], rows, nullptr, results[0], &fusion) :
+                   few_rows_run_beside(ctx, fusion, results[0]);
+    } while (goes_beside());
     return end - i - 1;
 }
