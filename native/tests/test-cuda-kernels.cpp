@@ -631,8 +631,8 @@ static void keys_are_stored_after_their_rotation() {
     ggml_free(ctx);
 }
 
-// With the biases of weights, and those that stand alone, and of other types behind them; a product that a residual is added
-// to stays.
+// With the biases of weights, and those that stand alone, and after them those of other types; a product that a residual
+// is added to stays.
 static void products_and_their_biases_are_moved_together() {
     ggml_context *        ctx    = ggml_init({ 1 << 20, nullptr, true });
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 64);

@@ -330,7 +330,7 @@ static void products_of_the_same_rows_are_those_of_each_alone() {
     const std::vector<int64_t> n_out{ 1024, 77, 256, 5, 300 };
     for (const ggml_type first : TYPES) {
         const auto type_of = [&](size_t i) {
-            return i == 3 ? GGML_TYPE_Q6_K : first; // whose kernel runs beside that of those before it
+            return i == 3 ? GGML_TYPE_Q6_K : first; // concurrent with those before it
         };
         std::vector<std::vector<uint8_t>> matrices;
         for (size_t i = 0; i < n_out.size(); ++i) {

@@ -245,18 +245,18 @@ static FEW_ROWS_FUNCTION int few_rows_matrix_at(const few_rows_product & p, int 
     return m;
 }
 
-// Waits for activations. A product that runs beside the one before it does not: it was started after that one had waited for
-// them, as kernels may be started from then on.
+// Waits for activations. A product that is concurrent with the one before it does not: it was started after that one had
+// waited for them, as kernels may be started from then on.
 static FEW_ROWS_FUNCTION void few_rows_wait(const few_rows_product & p) {
-    if (!p.is_beside) {
+    if (!p.is_concurrent) {
         ggml_cuda_pdl_sync();
     }
     ggml_cuda_pdl_lc();
 }
 
-// What follows two products that run beside each other waits for the second one: it ends after the first.
+// What follows two concurrent products waits for the second one: it ends after the first.
 static FEW_ROWS_FUNCTION void few_rows_end(const few_rows_product & p) {
-    if (p.is_beside) {
+    if (p.is_concurrent) {
         ggml_cuda_pdl_sync();
     }
 }

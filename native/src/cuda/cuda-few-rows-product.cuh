@@ -50,12 +50,13 @@ template <class T> static constexpr FEW_ROWS_HOST_FUNCTION int few_rows_place_si
     return ((size + skipped + 15) / 16 | 1) * 16;
 }
 
-// How threads fetch 256 values of each of so many matrix rows, in pieces of FEW_ROWS_COPY bytes. Neighbours take pieces that
-// follow each other, so that few lines of memory are asked for at a time. PER_ROW: threads of a row, where registers are
-// scarce, or rows begin anywhere; 0: a row's pieces are those of as many threads.
+// whether 256 values of a row always begin where FEW_ROWS_COPY bytes may be copied from
 template <class T>
 static constexpr bool few_rows_is_aligned = few_rows_step_size<T>() % FEW_ROWS_COPY == 0 && !few_rows_in_parts<T>;
 
+// How threads fetch 256 values of N_ROWS matrix rows, in pieces of FEW_ROWS_COPY bytes: a thread's next one fetches the next
+// piece, so that a copy of a warp reads few lines of memory. PER_ROW: how many threads fetch a row, where registers are
+// scarce or rows begin anywhere; 0: as many as it has pieces.
 template <class T, int N_THREADS, int N_ROWS, int PER_ROW = few_rows_is_aligned<T> ? 0 : 8> struct few_rows_pieces {
     static constexpr int N_OF_ROW = few_rows_place_size<T>() / FEW_ROWS_COPY;
     static constexpr int N_TURNS  = PER_ROW > 0 ? (N_OF_ROW + PER_ROW - 1) / PER_ROW : 1;          // that a row takes
@@ -127,9 +128,9 @@ struct few_rows_product {
     ggml_glu_op glu_op;
     float       glu_limit;
 
-    bool is_beside; // it runs beside the product before it, which has the same activations: see few_rows_wait()
+    bool is_concurrent; // with the product before it, which has the same activations: see few_rows_wait()
 
-    int n_parts;    // of a matrix row: 64 values each
+    int n_parts;        // of a matrix row: 64 values each
     int n_block_rows;
     int n_warps;
     int column_size;

@@ -389,7 +389,7 @@ void mtp_cuda_few_rows_gather(ggml_cgraph * cgraph) {
     few_rows_store_next(cgraph);
 }
 
-// Takes products of one type of weights from node `end` on, as many as a kernel does, and moves `end` behind them.
+// Takes products of one type of weights from node `end` on, as many as a kernel does, and moves `end` after them.
 static int few_rows_take(const ggml_cgraph * cgraph, int & end, ggml_tensor * (&results)[FEW_ROWS_TOGETHER]) {
     const ggml_tensor * first = cgraph->nodes[end];
     int                 n     = 0;
@@ -401,15 +401,15 @@ static int few_rows_take(const ggml_cgraph * cgraph, int & end, ggml_tensor * (&
     return n;
 }
 
-// Runs products beside those before them, whose kernel has the same activations.
-static void few_rows_run_beside(ggml_backend_cuda_context & ctx, const ggml_cuda_mm_fusion_args_host & fusion,
-                                ggml_tensor * result) {
+// Runs products while those before them, whose kernel has the same activations, still run.
+static void few_rows_run_concurrently(ggml_backend_cuda_context & ctx, const ggml_cuda_mm_fusion_args_host & fusion,
+                                      ggml_tensor * result) {
     const ggml_tensor *   product = few_rows_node(result).product;
     const few_rows_type * type    = few_rows_find(product->src[0]);
     few_rows_product      p       = few_rows_describe(product->src[0], product->src[1], nullptr, &fusion, result);
     GGML_ASSERT(ctx.is_quantized(product->src[1], ctx.quantized.in_tiles));
-    p.columns   = ctx.quantized_memory();
-    p.is_beside = true;
+    p.columns       = ctx.quantized_memory();
+    p.is_concurrent = true;
     if (ctx.quantized.in_tiles) {
         more_rows_set_groups(p, product->src[1]);
     }
@@ -420,21 +420,21 @@ int mtp_cuda_few_rows_together(ggml_backend_cuda_context & ctx, ggml_cgraph * cg
     if (ctx.curr_stream_no != 0 || !few_rows_stands_alone(cgraph, i)) {
         return 0;
     }
-    const ggml_tensor * node        = cgraph->nodes[i];
-    const ggml_tensor * rows        = node->src[1];
+    const ggml_tensor * node     = cgraph->nodes[i];
+    const ggml_tensor * rows     = node->src[1];
     // a kernel for many rows has memory that the next one takes, too
-    const bool          is_kept     = rows->ne[1] <= MORE_ROWS_COLUMNS_MAX &&
-                                      more_rows_size(rows->ne[0], MORE_ROWS_COLUMNS_MAX) <= ctx.QUANTIZED_SIZE;
-    int                 end         = i;
-    const auto          goes_beside = [&]() {
-        return is_kept && end < cgraph->n_nodes && few_rows_have_same(node, cgraph->nodes[end]) &&
+    const bool          is_kept  = rows->ne[1] <= MORE_ROWS_COLUMNS_MAX &&
+                                   more_rows_size(rows->ne[0], MORE_ROWS_COLUMNS_MAX) <= ctx.QUANTIZED_SIZE;
+    int                 end      = i;
+    const auto          has_next = [&]() {
+        return is_kept && end < cgraph->n_nodes && few_rows_share_activations(node, cgraph->nodes[end]) &&
                few_rows_stands_alone(cgraph, end);
     };
     do {
         const bool    is_first = end == i;
         ggml_tensor * results[FEW_ROWS_TOGETHER];
         const int     n = few_rows_take(cgraph, end, results);
-        if (is_first && n == 1 && !goes_beside()) {
+        if (is_first && n == 1 && !has_next()) {
             return 0;
         }
         ggml_cuda_mm_fusion_args_host fusion{};
@@ -442,7 +442,7 @@ int mtp_cuda_few_rows_together(ggml_backend_cuda_context & ctx, ggml_cgraph * cg
         fusion.others   = results + 1;
         fusion.n_others = n - 1;
         is_first ? ggml_cuda_mul_mat_vec_q(ctx, node->src[0], rows, nullptr, results[0], &fusion) :
-                   few_rows_run_beside(ctx, fusion, results[0]);
-    } while (goes_beside());
+                   few_rows_run_concurrently(ctx, fusion, results[0]);
+    } while (has_next());
     return end - i - 1;
 }

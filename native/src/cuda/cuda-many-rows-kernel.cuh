@@ -33,7 +33,7 @@ static FEW_ROWS_FUNCTION void many_rows_convert(int word, __half2 scale, __half2
     second                = many_rows_bits(T::HAS_MIN ? __hfma2(b, scale, min) : __hmul2(b, scale));
 }
 
-// of a warp's rows
+// With 16 tiles and 16 warps a lane has no registers for the addresses of more than two rows.
 template <class T, int NT>
 using many_rows_pieces =
     std::conditional_t<NT == MANY_ROWS_HOPPER_TILES && many_rows_most_warps<T, NT>() == MANY_ROWS_WARPS,

@@ -5,5 +5,6 @@
 
 #include "common.cuh"
 
-// Computes the nodes from i on, if they are such heads, marked with GGML_TENSOR_FLAG_SINGLE_ROWS. Returns how many these are, without node i; 0: none.
+// Computes the nodes from i on, if they are such heads, marked with GGML_TENSOR_FLAG_SINGLE_ROWS. Returns how many these
+// are, without node i; 0: none.
 int mtp_cuda_rotated_heads(ggml_backend_cuda_context & ctx, const ggml_cgraph * cgraph, int i);

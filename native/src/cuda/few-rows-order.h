@@ -1,9 +1,9 @@
 #pragma once
 
 // Nodes that a GPU computes in one kernel, or at the same time, moved together in a graph where others are between them:
-// products of the same activations, as those that make queries, keys and values, by type of weights (cuda-few-rows.cuh); and
-// the storing of rotated keys. Knows graphs and no device, as it is the client of an RPC server that orders what the server's GPU
-// computes.
+// products of the same activations, as those that make queries, keys and values, by type of weights (cuda-few-rows.cuh);
+// and the storing of rotated keys. Knows graphs and no device, as it is the client of an RPC server that orders what the
+// server's GPU computes.
 
 #include "ggml-backend.h"
 #include "ggml-impl.h"
@@ -13,12 +13,12 @@
 static constexpr int FEW_ROWS_NODES_TO_LOOK = 64;   // a layer's attention has fewer
 static constexpr int FEW_ROWS_GATHERED_MAX  = 2048; // rows; products of more are computed by other kernels
 
-static inline bool few_rows_have_same(const ggml_tensor * a, const ggml_tensor * b) {
+static inline bool few_rows_share_activations(const ggml_tensor * a, const ggml_tensor * b) {
     return b->op == GGML_OP_MUL_MAT && a->src[1] == b->src[1];
 }
 
 static inline bool few_rows_go_together(const ggml_tensor * a, const ggml_tensor * b) {
-    return few_rows_have_same(a, b) && a->src[0]->type == b->src[0]->type;
+    return few_rows_share_activations(a, b) && a->src[0]->type == b->src[0]->type;
 }
 
 // also before a graph is allocated, when a part of a weight has no buffer yet
@@ -87,7 +87,7 @@ template <class StandsAlone> void few_rows_gather(ggml_cgraph * cgraph, StandsAl
             return next;
         };
         const int next = gather(few_rows_go_together, i + few_rows_n_nodes(cgraph, i));
-        gather(few_rows_have_same, next); // those of other types behind them
+        gather(few_rows_share_activations, next); // and after them those of other types
         i = next - 1;
     }
 }
